@@ -1,0 +1,44 @@
+# Commands of this repository. Each one makes what it needs; nothing here needs more than python3 (3.11 or newer), its venv module, gcc and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TESTS ?= tests
+
+.PHONY: demo test check proto proto-check lint types lock bench clean
+
+$(READY): requirements/dev.lock.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock.txt
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python demo/demo.py $(if $(ONCE),--once)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+check: proto-check lint types test
+
+proto: $(READY)
+	$(BIN)/python tools/contract.py generate
+
+proto-check: $(READY)
+	$(BIN)/python tools/contract.py check
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/mypy
+
+# Resolve the dependencies anew and lock them with hashes.
+lock: $(READY)
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --upgrade -o requirements/dev.lock.txt
+
+clean:
+	rm -rf $(VENV) build dist

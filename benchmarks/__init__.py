@@ -1,0 +1,1 @@
+"""Benchmarks: one command each, ratios in one run."""

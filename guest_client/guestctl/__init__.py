@@ -1,0 +1,1 @@
+"""The command `guestctl`: shows guests and their GPUs on a terminal."""

@@ -1,0 +1,1 @@
+"""The guest agent: runs inside a VM, samples its GPUs out of process, and serves what it knows."""

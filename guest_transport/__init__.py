@@ -1,0 +1,5 @@
+"""How bytes get from one part of Guestscope to another, and nothing about what they mean.
+
+Addresses, socket files, channel and server options, the byte relay for vsock, and the frame that both server processes share.
+It knows neither the contract nor any other room, so that guest and proxy can both stand on it.
+"""

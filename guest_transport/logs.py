@@ -1,0 +1,62 @@
+"""Logging of both servers: one line per event on stderr, as text or as JSON, never on stdout.
+
+stdout belongs to results (a table, a sample), so that a pipe never carries a log line. Control characters are escaped here, at the last
+door, because guests and drivers choose parts of what is logged. Rejected: structlog (one more dependency for two formats).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+# Longest line written: an exception of a library may quote a whole message.
+LINE_LIMIT = 8192
+
+
+def escape(text: str) -> str:
+    """`text` on one line: control characters, line separators and bidirectional marks as escapes."""
+    return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+class _Formatter(logging.Formatter):
+    def message(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text if len(text) <= LINE_LIMIT else text[:LINE_LIMIT] + "…"
+
+    def stamp(self, record: logging.LogRecord) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+class TextFormatter(_Formatter):
+    """`2026-11-30T12:00:00.000Z INFO guest_service.app: listening on unix:/run/x`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        return f"{self.stamp(record)} {record.levelname} {record.name}: {escape(self.message(record))}"
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object with time, level, logger and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        fields = {
+            "time": self.stamp(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": self.message(record),
+        }
+        return json.dumps(fields)
+
+
+def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
+    """Send all logging of this process to stderr in `log_format` ("text" or "json")."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)

@@ -1,0 +1,64 @@
+"""The gRPC channel and server options of every part, each with its reason, so that no part has options of its own.
+
+Rejected: service config for timeouts (misfires in grpcio 1.85; a timeout is passed with each call) and keepalive_timeout (has no effect
+there; the ping timeout has).
+"""
+
+from __future__ import annotations
+
+from guest_transport.addresses import Address, TcpAddress
+
+Options = list[tuple[str, int | str]]
+
+# A guest's reply over this is refused (contract: RESOURCE_EXHAUSTED); 1024 GPUs take about 200 KiB.
+REPLY_LIMIT_BYTES = 1024 * 1024
+# Every request of the contract is an id or empty; 64 KiB leaves room for a selector with a thousand ids.
+REQUEST_LIMIT_BYTES = 64 * 1024
+# A dead peer is noticed within two of these; more often would wake idle guests for nothing.
+KEEPALIVE_SECONDS = 30
+PING_TIMEOUT_SECONDS = 10
+# A guest that comes back is seen at once, so reconnecting may not back off further than this.
+RECONNECT_BACKOFF_SECONDS = 1
+# Calls that may be in progress in one server; further ones get RESOURCE_EXHAUSTED at once instead of a growing queue.
+CONCURRENT_CALLS = 1024
+
+
+def channel_options(address: Address) -> Options:
+    """Options of one channel to `address`."""
+    options: Options = [
+        # Two channels to one target would otherwise share a connection, and with it one guest's fate.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", REPLY_LIMIT_BYTES),
+        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_SECONDS * 1000),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", RECONNECT_BACKOFF_SECONDS * 1000),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_BACKOFF_SECONDS * 1000),
+        # A guest is dialled directly, whatever http_proxy says.
+        ("grpc.enable_http_proxy", 0),
+        # Calls are retried by nobody but the caller, who knows whether Shutdown may run twice.
+        ("grpc.enable_retries", 0),
+        # A guest cannot make us fetch configuration through DNS.
+        ("grpc.service_config_disable_resolution", 1),
+    ]
+    if not isinstance(address, TcpAddress):
+        # A socket path as :authority is refused by strict servers and tells the host's paths to the guest.
+        options.append(("grpc.default_authority", "localhost"))
+    return options
+
+
+def server_options() -> Options:
+    """Options of every server."""
+    return [
+        # A second server on the same port fails instead of taking half the calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", REQUEST_LIMIT_BYTES),
+        ("grpc.max_send_message_length", 4 * REPLY_LIMIT_BYTES),
+        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_SECONDS * 1000),
+        # Clients of ours ping every 30 s, also without calls; the default (5 min) would punish them with GOAWAY.
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # 16 KiB of request headers: metadata on the allow-list is far smaller.
+        ("grpc.max_metadata_size", 16 * 1024),
+    ]

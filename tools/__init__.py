@@ -1,0 +1,1 @@
+"""Tools of this repository; no part of the product."""
