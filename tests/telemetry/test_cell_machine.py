@@ -17,6 +17,7 @@ from tests.telemetry.virtual_time import VirtualLoop
 
 # Rounding of the clock, and the shortest timer that the cell sets.
 TICK = 0.005
+ROUNDING = 1e-6
 
 CALLERS = st.sampled_from(["prometheus", "proxy", "person"])
 SECONDS = st.floats(0.0, 60.0)
@@ -42,7 +43,8 @@ class CellMachine(RuleBasedStateMachine):
         self.checked = 0
         self.answered: list[float] = []
         self.waiting: list[Waiting] = []
-        self.forgot: list[float] = []
+        # After how many samples the driver was seen to be gone.
+        self.forgot: set[int] = set()
         self.rig = self.loop.run_until_complete(self._begin())
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -130,9 +132,8 @@ class CellMachine(RuleBasedStateMachine):
     @invariant()
     def samples_keep_their_distance(self) -> None:
         starts, ends = self.rig.sampler.started, self.rig.sampler.ended
-        for (end, failed), start in zip(ends, starts[1:], strict=False):
-            forgotten = any(end - 3600 <= at <= start for at in self.forgot)
-            assert start - end >= (BACKOFF if failed and not forgotten else TTL)
+        for number, ((end, failed), start) in enumerate(zip(ends, starts[1:], strict=False), 1):
+            assert start - end >= (BACKOFF if failed and number not in self.forgot else TTL) - ROUNDING
 
     @invariant()
     def samples_outnumber_requests_by_one_at_most(self) -> None:
@@ -180,15 +181,13 @@ class CellMachine(RuleBasedStateMachine):
         if self.rig.machine.driver_loaded:
             self.requests += 1
         else:
-            self.forgot.append(self.rig.clock())
+            self.forgot.add(self.rig.samples)
 
     def _allowed_at(self) -> float:
         if not self.rig.sampler.ended:
             return 0.0
         end, failed = self.rig.sampler.ended[-1]
-        began = self.rig.sampler.started[len(self.rig.sampler.ended) - 1]
-        forgotten = any(at >= began for at in self.forgot)
-        return end + (BACKOFF if failed and not forgotten else TTL)
+        return end + (BACKOFF if failed and len(self.rig.sampler.ended) not in self.forgot else TTL)
 
     def _check(self, reply: guest_api_pb2.GpuInfoResponse) -> None:
         """None is not possible with a card; unknown has a reason and nothing else but an age; a value has its age."""
