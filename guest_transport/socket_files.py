@@ -38,7 +38,7 @@ class SocketFile:
         """Claim `path`; raises ListenError when a live server holds it, it is no socket, or its folder cannot be written."""
         fd = _lock(path)
         try:
-            _refuse_live_or_foreign(path)
+            _make_way(path)
         except BaseException:
             _unlock(path, fd)
             raise
@@ -103,7 +103,8 @@ def _unlock(path: str, fd: int) -> None:
     os.close(fd)
 
 
-def _refuse_live_or_foreign(path: str) -> None:
+def _make_way(path: str) -> None:
+    """Remove a socket that nobody has open any more; raises ListenError for anything else at the path."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -118,3 +119,5 @@ def _refuse_live_or_foreign(path: str) -> None:
     # server, EPROTOTYPE a socket of another type, EACCES one that is not ours to judge.
     if refusal not in {errno.ECONNREFUSED, errno.ENOENT}:
         raise ListenError(f"unix:{path}: cannot listen: a socket of another program is there; stop it or choose another path")
+    with contextlib.suppress(OSError):
+        Path(path).unlink()

@@ -42,7 +42,8 @@ async def _status(target: str) -> int:
 @contextlib.asynccontextmanager
 async def _call_in_flight(server: ServerProcess, target: str) -> AsyncIterator[grpc.aio.UnaryUnaryCall[bytes, bytes]]:
     async with _channel(target) as channel:
-        call = channel.unary_unary("/test.Door/Wait")(b"hello", timeout=30)
+        wait: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test.Door/Wait")
+        call = wait(b"hello", timeout=30)
         assert await server.line() == "called"
         yield call
 

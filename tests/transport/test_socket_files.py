@@ -121,6 +121,9 @@ def test_a_path_is_never_held_twice_however_holders_come_and_go(tmp_path: Path) 
                 overlaps.append(turns[0])
                 return
             turns[0] += 1
+            # Long enough for the others to try.
+            for _ in range(20):
+                os.stat(tmp_path)
             guard.release()
             held.release()
 
