@@ -50,6 +50,11 @@ class Watches:
         self._beats: dict[float, Beat] = {}
         self._watchers: set[Watcher] = set()
 
+    @property
+    def beats(self) -> int:
+        """How many intervals are being watched."""
+        return len(self._beats)
+
     def join(self, selection: Selection, interval_seconds: float) -> Watcher:
         """A new watcher; end it with leave()."""
         watcher = Watcher(selection)

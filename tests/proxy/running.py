@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,10 +11,11 @@ import grpc
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2_grpc
-from guest_transport.addresses import UnixAddress, parse_address
+from guest_transport.addresses import Address, UnixAddress, parse_address
 from guest_transport.options import channel_options
 from vmm_proxy.app import Parts, build
 from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.watching import Sleep
 
 METHODS = ("Info", "SysInfo", "GpuInfo", "NetworkInfo", "ListContainers", "Shutdown")
 
@@ -45,11 +46,11 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
-async def running_proxy(socket: Path) -> AsyncIterator[Proxy]:
-    """A proxy that listens on `socket`."""
+async def running_proxy(socket: Path, *, also: Address | None = None, sleep: Sleep = asyncio.sleep) -> AsyncIterator[Proxy]:
+    """A proxy that listens on `socket`, and on `also`."""
     address = UnixAddress(str(socket))
-    parts = build(Directory(), wall_clock=time.time)
-    await parts.server.start([address])
+    parts = build(Directory(), sleep=sleep)
+    await parts.server.start([address, also] if also else [address])
     proxy = Proxy(parts, address)
     try:
         yield proxy
