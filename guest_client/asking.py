@@ -13,6 +13,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 import grpc
@@ -110,7 +111,15 @@ class Unary(Generic[P, ReplyT]):
     """Decorates a method that prepares a call with one reply."""
 
     def __init__(self, prepare: Callable[Concatenate[Any, P], Ask[ReplyT]]) -> None:
-        self._prepare = prepare
+        @functools.wraps(prepare)
+        async def awaited(client: AsyncCaller, *args: P.args, **kwargs: P.kwargs) -> ReplyT:
+            return await client.call(prepare(client, *args, **kwargs))
+
+        @functools.wraps(prepare)
+        def blocked(client: SyncCaller, *args: P.args, **kwargs: P.kwargs) -> ReplyT:
+            return client.call(prepare(client, *args, **kwargs))
+
+        self._awaited, self._blocked = awaited, blocked
         self.__wrapped__ = prepare
         self.__doc__ = prepare.__doc__
 
@@ -124,31 +133,20 @@ class Unary(Generic[P, ReplyT]):
         self, client: AsyncCaller | SyncCaller | None, owner: type[object]
     ) -> Self | Callable[P, Coroutine[Any, Any, ReplyT]] | Callable[P, ReplyT]:
         """The method, bound to `client`."""
-        prepare = self._prepare
-        if isinstance(client, AsyncCaller):
-            awaiting = client
-
-            @functools.wraps(prepare)
-            async def awaited(*args: P.args, **kwargs: P.kwargs) -> ReplyT:
-                return await awaiting.call(prepare(awaiting, *args, **kwargs))
-
-            return awaited
-        if isinstance(client, SyncCaller):
-            blocking = client
-
-            @functools.wraps(prepare)
-            def blocked(*args: P.args, **kwargs: P.kwargs) -> ReplyT:
-                return blocking.call(prepare(blocking, *args, **kwargs))
-
-            return blocked
-        return self
+        if client is None:
+            return self
+        return MethodType(self._awaited if isinstance(client, AsyncCaller) else self._blocked, client)
 
 
 class Many(Generic[P, ItemT]):
     """Decorates a method that prepares a call of many items: a stream, or a list that comes in pages."""
 
     def __init__(self, prepare: Callable[Concatenate[Any, P], Items[ItemT]]) -> None:
-        self._prepare = prepare
+        @functools.wraps(prepare)
+        def iterated(client: AsyncCaller | SyncCaller, *args: P.args, **kwargs: P.kwargs) -> Any:
+            return client.iterate(prepare(client, *args, **kwargs))
+
+        self._iterated = iterated
         self.__wrapped__ = prepare
         self.__doc__ = prepare.__doc__
 
@@ -162,21 +160,4 @@ class Many(Generic[P, ItemT]):
         self, client: AsyncCaller | SyncCaller | None, owner: type[object]
     ) -> Self | Callable[P, AsyncGenerator[ItemT, None]] | Callable[P, Generator[ItemT, None, None]]:
         """The method, bound to `client`."""
-        prepare = self._prepare
-        if isinstance(client, AsyncCaller):
-            awaiting = client
-
-            @functools.wraps(prepare)
-            def awaited(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[ItemT, None]:
-                return awaiting.iterate(prepare(awaiting, *args, **kwargs))
-
-            return awaited
-        if isinstance(client, SyncCaller):
-            blocking = client
-
-            @functools.wraps(prepare)
-            def blocked(*args: P.args, **kwargs: P.kwargs) -> Generator[ItemT, None, None]:
-                return blocking.iterate(prepare(blocking, *args, **kwargs))
-
-            return blocked
-        return self
+        return self if client is None else MethodType(self._iterated, client)
