@@ -173,8 +173,9 @@ def _write(text: str) -> int:
         return _complain("the answer cannot be written: standard output is closed", FAILED)
     try:
         # A terminal or pipe that cannot show a character gets an escape for it.
-        encoded = text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
-        sys.stdout.buffer.write(encoded)
+        left = memoryview(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+        while left:  # an unbuffered stream (python -u) writes as much as a pipe takes
+            left = left[sys.stdout.buffer.write(left) :]
         sys.stdout.flush()
     except OSError as error:
         # What is left in the buffer would be written, and complained about, once more when the interpreter ends.

@@ -6,6 +6,8 @@ something that is no terminal, lines are as long as they need to be and hold no 
 
 from __future__ import annotations
 
+import io
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -53,14 +55,11 @@ def show(answer: Message, vm_id: str | None) -> str:
 
 def render(shown: RenderableType) -> str:
     """`shown` as standard output can show it: colour on a terminal only, and not with NO_COLOR (rich obeys it)."""
-    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
-    if not console.is_terminal:
-        console = Console(
-            file=sys.stdout, highlight=False, emoji=False, markup=False, width=_NOT_A_TERMINAL_WIDTH, color_system=None
-        )
-    with console.capture() as capture:
-        console.print(shown)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    text = io.StringIO()  # rich writes to its file by itself, also while it captures, and would meet a closed pipe there
+    width = shutil.get_terminal_size().columns if terminal else _NOT_A_TERMINAL_WIDTH
+    Console(file=text, force_terminal=terminal, width=width, highlight=False, emoji=False, markup=False).print(shown)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
 def gpus(answers: Mapping[str, guest_api_pb2.GpuInfoResponse]) -> Group:
