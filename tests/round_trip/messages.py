@@ -34,20 +34,18 @@ _ANY: dict[int, st.SearchStrategy[Any]] = {
 def filled(kind: type[M]) -> M:
     """A message in which every field, at every depth, is set to a value that is not its default and stands nowhere else."""
     message = kind()
-    _fill(message, count(1), depth=0)
+    _fill(message, count(1))
     return message
 
 
-def _fill(message: Message, numbers: Iterator[int], depth: int) -> None:
+def _fill(message: Message, numbers: Iterator[int]) -> None:
     for field in message.DESCRIPTOR.fields:
         if field.message_type is not None:
-            if depth >= 3:  # only a message that holds itself is that deep
-                continue
             parts = (
                 [getattr(message, field.name).add() for _ in range(2)] if field.is_repeated else [getattr(message, field.name)]
             )
             for part in parts:
-                _fill(part, numbers, depth + 1)
+                _fill(part, numbers)
         elif field.is_repeated:
             getattr(message, field.name).extend(_FILLERS[field.type](field.name, next(numbers)) for _ in range(2))
         else:

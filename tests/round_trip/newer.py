@@ -27,7 +27,11 @@ LATER_PART = """
 message LaterPart {
   string word = 1;
   uint64 number = 2;
-  repeated LaterPart parts = 3;
+  repeated LaterDetail details = 3;
+}
+message LaterDetail {
+  optional bool yes = 1;
+  bytes raw = 2;
 }
 """
 
