@@ -132,11 +132,11 @@ async def pump(one: socket.socket, other: socket.socket) -> None:
     here, there = _End(), _End()
     here.other, there.other = there, here
     try:
-        # Each end is paused from its first moment, so that nothing arrives before the other end is there to take it.
+        # This end is paused before anything is read, so that nothing arrives before the other end is there to take it.
         await loop.connect_accepted_socket(lambda: here, one)
+        here.hold()
         await loop.connect_accepted_socket(lambda: there, other)
         here.flow()
-        there.flow()
         await asyncio.wait([here.gone, there.gone])
     finally:
         for end in (here, there):
@@ -155,6 +155,11 @@ class _End(asyncio.Protocol):
         self.read_all = False
         self._linger: asyncio.TimerHandle | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hold(self) -> None:
+        """Do not read yet. Too early in connection_made: asyncio of Python 3.11 begins to read right after it, paused or not."""
+        if self.transport is not None:
+            self.transport.pause_reading()
 
     def flow(self) -> None:
         """Begin to read."""
@@ -177,7 +182,6 @@ class _End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  # for mypy: a stream socket's transport is one
         self.transport = transport
-        transport.pause_reading()
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
