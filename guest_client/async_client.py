@@ -13,10 +13,11 @@ from typing import Self
 import grpc
 
 from guest_client.asking import Ask, AsyncCaller, Items, ItemT, Pages, ReplyT, Stream, checked, following_token
-from guest_client.dialling import dialled, grpc_target
-from guest_client.errors import ClientClosedError, call_error
+from guest_client.dialing import dialled
+from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
+from guest_transport.dialing import DialTarget, dial_target
 from guest_transport.options import channel_options
 
 
@@ -39,7 +40,7 @@ class AsyncChannelCaller(AsyncCaller):
         self.default_timeout_seconds = None if timeout_seconds is None else checked_seconds("timeout_seconds", timeout_seconds)
         self._credentials = credentials
         self._metadata = tuple(metadata)
-        self._target = grpc_target(self.address)
+        self._target: DialTarget | None = None
         self._channel: grpc.aio.Channel | None = None
         self._closed = False
 
@@ -53,8 +54,11 @@ class AsyncChannelCaller(AsyncCaller):
         """Close the channel; calls in flight are cancelled. May be called again."""
         self._closed = True
         channel, self._channel = self._channel, None
+        target, self._target = self._target, None
         if channel is not None:
             await channel.close()
+        if target is not None:
+            await target.close()
 
     async def call(self, ask: Ask[ReplyT]) -> ReplyT:
         """Make one call; raises a CallError, or ClientClosedError after close()."""
@@ -66,7 +70,7 @@ class AsyncChannelCaller(AsyncCaller):
         try:
             reply = await method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
         except grpc.RpcError as error:
-            raise call_error(error, method=ask.about, address=str(self.address)) from error
+            raise self._call_error(error, ask) from error
         return checked(ask, reply, self.address)
 
     def iterate(self, items: Items[ItemT]) -> AsyncGenerator[ItemT, None]:
@@ -85,7 +89,7 @@ class AsyncChannelCaller(AsyncCaller):
             async for reply in call:
                 yield items.item(checked(ask, reply, self.address))
         except grpc.RpcError as error:
-            raise call_error(error, method=ask.about, address=str(self.address)) from error
+            raise self._call_error(error, ask) from error
         finally:
             call.cancel()
 
@@ -104,11 +108,16 @@ class AsyncChannelCaller(AsyncCaller):
             raise ClientClosedError(f"the client of {self.address} is closed")
         if self._channel is None:
             options = channel_options(self.address)
+            self._target = dial_target(self.address)
             if self._credentials is None:
-                self._channel = grpc.aio.insecure_channel(self._target, options=options)
+                self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=options)
             else:
-                self._channel = grpc.aio.secure_channel(self._target, self._credentials, options=options)
+                self._channel = grpc.aio.secure_channel(self._target.grpc_target, self._credentials, options=options)
         return self._channel
+
+    def _call_error(self, error: grpc.RpcError, ask: Ask[ReplyT]) -> CallError:
+        refusal = self._target.last_refusal if self._target is not None else None
+        return call_error(error, method=ask.about, address=str(self.address), refusal=refusal)
 
 
 class AsyncGuestClient(GuestMethods, AsyncChannelCaller):

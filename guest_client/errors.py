@@ -112,11 +112,16 @@ _BY_CODE: Final[dict[grpc.StatusCode, type[CallError]]] = {
 }
 
 
-def call_error(error: grpc.RpcError, *, method: str, address: str) -> CallError:
-    """The CallError that grpc's `error`, of a synchronous or an asynchronous call, stands for; raise it `from` that error."""
+def call_error(error: grpc.RpcError, *, method: str, address: str, refusal: str | None = None) -> CallError:
+    """The CallError that grpc's `error`, of a synchronous or an asynchronous call, stands for; raise it `from` that error.
+
+    `refusal` is why the relay of the address, if it has one, was last not let through: gRPC sees a closed socket and knows no reason.
+    """
     # Both kinds of grpc's errors are calls too and tell their status; the stubs' RpcError alone promises none.
     code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
     details = error.details() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else ""
+    if refusal and code is grpc.StatusCode.UNAVAILABLE:
+        details = f"cannot connect: {refusal}"
     return failure(code, details or "", method=method, address=address)
 
 

@@ -14,8 +14,8 @@ from typing import Self
 import grpc
 
 from guest_client.asking import Ask, Items, ItemT, Pages, ReplyT, Stream, SyncCaller, checked, following_token
-from guest_client.dialling import dialled, grpc_target
-from guest_client.errors import ClientClosedError, call_error
+from guest_client.dialing import BlockingDialTarget, dialled
+from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
 from guest_transport.options import channel_options
@@ -40,7 +40,7 @@ class SyncChannelCaller(SyncCaller):
         self.default_timeout_seconds = None if timeout_seconds is None else checked_seconds("timeout_seconds", timeout_seconds)
         self._credentials = credentials
         self._metadata = tuple(metadata)
-        self._target = grpc_target(self.address)
+        self._target: BlockingDialTarget | None = None
         self._channel: grpc.Channel | None = None
         self._closed = False
         self._opening = threading.Lock()
@@ -56,8 +56,11 @@ class SyncChannelCaller(SyncCaller):
         with self._opening:
             self._closed = True
             channel, self._channel = self._channel, None
+            target, self._target = self._target, None
         if channel is not None:
             channel.close()
+        if target is not None:
+            target.close()
 
     def call(self, ask: Ask[ReplyT]) -> ReplyT:
         """Make one call; raises a CallError, or ClientClosedError after close()."""
@@ -69,7 +72,7 @@ class SyncChannelCaller(SyncCaller):
         try:
             reply = method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
         except grpc.RpcError as error:
-            raise call_error(error, method=ask.about, address=str(self.address)) from error
+            raise self._call_error(error, ask) from error
         return checked(ask, reply, self.address)
 
     def iterate(self, items: Items[ItemT]) -> Generator[ItemT, None, None]:
@@ -88,7 +91,7 @@ class SyncChannelCaller(SyncCaller):
             for reply in call:
                 yield items.item(checked(ask, reply, self.address))
         except grpc.RpcError as error:
-            raise call_error(error, method=ask.about, address=str(self.address)) from error
+            raise self._call_error(error, ask) from error
         finally:
             call.cancel()
 
@@ -107,11 +110,17 @@ class SyncChannelCaller(SyncCaller):
                 raise ClientClosedError(f"the client of {self.address} is closed")
             if self._channel is None:
                 options = channel_options(self.address)
+                self._target = BlockingDialTarget(self.address)
                 if self._credentials is None:
-                    self._channel = grpc.insecure_channel(self._target, options=options)
+                    self._channel = grpc.insecure_channel(self._target.grpc_target, options=options)
                 else:
-                    self._channel = grpc.secure_channel(self._target, self._credentials, options=options)
+                    self._channel = grpc.secure_channel(self._target.grpc_target, self._credentials, options=options)
             return self._channel
+
+    def _call_error(self, error: grpc.RpcError, ask: Ask[ReplyT]) -> CallError:
+        target = self._target
+        refusal = target.last_refusal if target is not None else None
+        return call_error(error, method=ask.about, address=str(self.address), refusal=refusal)
 
 
 class GuestClient(GuestMethods, SyncChannelCaller):

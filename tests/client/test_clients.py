@@ -126,9 +126,10 @@ async def test_a_server_that_is_not_there_is_unavailable_and_named_once(ask: Ask
     [
         ("/run/x.sock", "no port"),
         ("localhost:99999", "0 to 65535"),
-        ("localhost:0", "not dialled"),
+        ("localhost:0", "cannot be dialled"),
         ("ftp:x:1", "no other scheme"),
         ("unix:relative", "absolute"),
+        ("vsock:any:8000", "cannot be dialled"),
     ],
 )
 async def test_what_is_no_address_is_refused_before_anything_is_dialled(ask: Ask, where: str, word: str) -> None:
