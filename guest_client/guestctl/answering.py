@@ -13,7 +13,7 @@ from guest_client.guestctl.question import Question, Subject
 from guest_client.sync_client import GuestClient, ProxyClient
 from guest_fleet.v1 import fleet_pb2
 
-_EXIT_STATUS: dict[type[ClientError], int] = {
+EXIT_STATUS: dict[type[ClientError], int] = {
     InvalidAddressError: 2,
     GuestNotFoundError: 3,
     UnavailableError: 4,
@@ -35,7 +35,7 @@ def answer(question: Question) -> tuple[str, str]:
         reply = _list(question) if question.subject is Subject.LIST else _ask(question)
     except ClientError as error:
         reason = f"{error} (is the address right, and does a server listen there?)" if _not_there(error) else str(error)
-        raise CallFailed(reason, _EXIT_STATUS.get(type(error), 1)) from error
+        raise CallFailed(reason, EXIT_STATUS.get(type(error), 1)) from error
     text = json_view.to_text(json_view.view(reply)) if question.as_json else tables.show(reply, question.vm_id)
     unknown = sorted(json_view.unknown_numbers(reply))
     remark = f"not shown, because this version does not know them: fields {', '.join(unknown[:20])}" if unknown else ""
