@@ -29,7 +29,7 @@ __all__ = ["STOP_GRACE_SECONDS", "GrpcServer", "Service", "run"]
 log = logging.getLogger(__name__)
 
 # Calls in flight get this long to finish after SIGTERM; with the farewell of health it stays under the 5 s of the door's promise.
-STOP_GRACE_SECONDS = 4.0
+STOP_GRACE_SECONDS = 3.5
 # After the grace gRPC cancels what is left and closes every connection; it has always taken less, and is not waited for longer.
 _CUT_SECONDS = 0.3
 
@@ -130,8 +130,10 @@ class GrpcServer:
                 return partial(self._bind_tcp, address, await tcp.own_hosts(address))
             case VsockAddress():
                 assert self._relayed is not None  # noqa: S101  # made by _bind_all for just this case
-                self._relayed.add_vsock(address, vsock.listen(address))
-                return lambda: address
+                listener = vsock.listen(address)
+                self._relayed.add_vsock(address, listener)
+                chosen = VsockAddress(address.cid, listener.getsockname()[1])
+                return lambda: chosen
             case HvsockAddress():
                 raise ListenError(
                     f"{address}: cannot listen: hvsock is the host's side; in the guest use vsock:any:{address.port}"
