@@ -65,6 +65,8 @@ class Lines:
 
     def labels(self, names: Sequence[str], values: Sequence[str]) -> LabelText:
         """The label text for put(): one value for each name, any text at all."""
+        if len(names) != len(values):
+            raise ValueError(f"{len(names)} values for the labels {', '.join(names)}, not {len(values)}")
         text = _template(tuple(names)) % tuple(values)
         # One look at the whole text: nothing to escape when its quotes are the template's own. Most label values are such.
         if not (text.isascii() and text.count('"') == 2 * len(names)) or "\\" in text or "\n" in text or "\0" in text:

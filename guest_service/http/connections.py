@@ -8,11 +8,16 @@ connections can never keep a scraper out (field case C3).
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from dataclasses import dataclass, field
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+# struct linger: on, 0 seconds (socket(7)).
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,10 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def drop(self) -> None:
-        """End the connection without another word: nobody reads one."""
+        """End the connection without another word, nobody reads one. With a reset, or the kernel would keep what is unsent for minutes."""
+        held = self.transport.get_extra_info("socket")
+        if held is not None:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
         self.transport.abort()
 
     def _wait_for_request(self) -> None:

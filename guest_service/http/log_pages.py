@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from guest_api.guest_api_pb2 import Container
+from guest_service.http.bounded_stream import BoundedStream
 from guest_service.http.log_query import LogQuery, LogQueryError, parse_log_query
 from guest_service.http.parts import HttpParts
 
@@ -69,7 +70,7 @@ class LogPages:
         if request.method == "HEAD":
             self._streams -= 1
             return Response(media_type="text/plain")
-        return _StreamAnswer(self._stream(container_id, query), self._leave)
+        return _StreamAnswer(container_id, self._open(container_id, query), self._leave)
 
     def _leave(self) -> None:
         self._streams -= 1
@@ -83,7 +84,7 @@ class LogPages:
             raise HTTPException(404, "not found: no container has this name or id")
         return container_id
 
-    async def _stream(self, container_id: str, query: LogQuery) -> AsyncGenerator[bytes, None]:
+    def _open(self, container_id: str, query: LogQuery) -> BoundedStream:
         chunks = self._parts.engine.logs(
             container_id,
             since=query.since,
@@ -92,26 +93,15 @@ class LogPages:
             follow=query.follow,
             timestamps=query.timestamps,
         )
-        deadline = asyncio.get_running_loop().time() + self._stream_seconds
-        bounded = _until(self._stopping, deadline, chunks)
-        try:
-            async for chunk in bounded:
-                yield chunk
-        except TimeoutError:
-            yield f"\n[guest-service: the stream ended after {self._stream_seconds:g} s; ask again to go on]\n".encode()
-        except Exception as error:  # noqa: BLE001 -- the top of a stream; the client must learn that it is cut, the log why
-            log.warning("log stream of container %s broke off: %s: %s", container_id[:12], type(error).__name__, error)
-            yield b"\n[guest-service: the stream broke off; the agent's log has the cause]\n"
-        finally:
-            await bounded.aclose()
+        return BoundedStream(chunks, stopping=self._stopping, seconds=self._stream_seconds)
 
 
 class _StreamAnswer(StreamingResponse):
     """A streamed answer whose source is closed, and whose place is free again, however the answer ends."""
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], leave: Callable[[], None]) -> None:
-        super().__init__(chunks, media_type="text/plain")
-        self._chunks = chunks
+    def __init__(self, container_id: str, stream: BoundedStream, leave: Callable[[], None]) -> None:
+        super().__init__(_with_last_words(container_id, stream), media_type="text/plain")
+        self._stream = stream
         self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,8 +109,21 @@ class _StreamAnswer(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
+            # Here and not in the generator: there a client that went away cancels every further await.
             self._leave()
-            await self._chunks.aclose()
+            await self._stream.aclose()
+
+
+async def _with_last_words(container_id: str, stream: BoundedStream) -> AsyncGenerator[bytes, None]:
+    """The stream, and at its end a line of ours when it is cut: the client must learn that, and a status cannot be sent any more."""
+    try:
+        async for chunk in stream:
+            yield chunk
+    except TimeoutError:
+        yield b"\n[guest-service: the time for one stream is over; ask again to go on]\n"
+    except Exception as error:  # noqa: BLE001 -- the top of a stream; whatever the engine raises cuts this stream only, and is logged
+        log.warning("log stream of container %s broke off: %s: %s", container_id[:12], type(error).__name__, error)
+        yield b"\n[guest-service: the stream broke off; the agent's log has the cause]\n"
 
 
 def find_container(containers: Sequence[Container], name: str) -> str | None:
@@ -133,29 +136,3 @@ def find_container(containers: Sequence[Container], name: str) -> str | None:
         if len(fitting) == 1:
             return fitting[0]
     return None
-
-
-async def _until(stopping: asyncio.Event, deadline: float, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """`chunks` until `stopping` is set, even while the next chunk is waited for; TimeoutError after `deadline` of the loop's clock."""
-    loop = asyncio.get_running_loop()
-    stop = loop.create_task(stopping.wait())
-    step: asyncio.Future[bytes | None] | None = None
-    try:
-        while True:
-            step = asyncio.ensure_future(anext(chunks, None))
-            await asyncio.wait({step, stop}, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
-            if stop.done():
-                return
-            if not step.done() or loop.time() > deadline:
-                raise TimeoutError
-            chunk = step.result()
-            if chunk is None:
-                return
-            yield chunk
-    finally:
-        for waiting in (stop, step):
-            if waiting is not None and not waiting.done():
-                waiting.cancel()
-                await asyncio.wait({waiting})
-        if isinstance(chunks, AsyncGenerator):
-            await chunks.aclose()

@@ -87,9 +87,7 @@ class Browser:
     async def until(self, condition: str) -> None:
         """Return once `condition` holds in the page, looked at anew with each change of the document."""
         await self.evaluate(
-            "new Promise((done) => { const look = () => { if ("
-            + condition
-            + ") { watch.disconnect(); done(true); } };"
+            "new Promise((done) => { const look = () => { if (" + condition + ") { watch.disconnect(); done(true); } };"
             "const watch = new MutationObserver(look);"
             "watch.observe(document, {subtree: true, childList: true, characterData: true, attributes: true}); look(); })"
         )

@@ -121,8 +121,15 @@ class Guest:
     now: float = 1_800_000_000.0
     clock: float = 1000.0
 
+    joined: HttpParts | None = None
+
+    async def listed(self) -> None:
+        """Return once the container list was read behind the pages."""
+        assert self.joined is not None
+        await self.joined.containers.soon(10)
+
     def parts(self) -> HttpParts:
-        return HttpParts.join(
+        self.joined = HttpParts.join(
             telemetry=self.gpus,
             system=self.system,
             engine=self.engine,
@@ -132,6 +139,7 @@ class Guest:
             clock=lambda: self.clock,
             now=lambda: self.now,
         )
+        return self.joined
 
 
 @asynccontextmanager
