@@ -1,8 +1,8 @@
 """Builds the scripted libnvidia-ml.so.1 and puts one, with its script, into a folder of the test's own.
 
-Import the fixture `scripted_nvml` where it is needed; `script.c` describes the rows. The objects are compiled once per test run, all workers
-together; a library that lacks symbols (an older driver's) is linked anew. Rejected: a Python fake of the binding, because then neither
-the real loader nor the real binding runs.
+Import the fixture `scripted_nvml` where it is needed; `script.c` describes the rows. The objects are compiled once per test run, for all
+workers together; a library that lacks symbols (an older driver's) is linked anew. Rejected: a Python fake of the binding, because then
+neither the real loader nor the real binding runs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Sequence
+from importlib.metadata import distribution
 from pathlib import Path
 
-import nvidia
 import pytest
 
 SOURCES = Path(__file__).parent
@@ -27,10 +27,10 @@ LIBRARY = "libnvidia-ml.so.1"
 
 def nvml_header_folder() -> Path:
     """The folder of NVIDIA's nvml.h, from the PyPI package nvidia-nvml-dev-cu12."""
-    for place in nvidia.__path__:
-        if (Path(place) / "nvml_dev/include/nvml.h").is_file():
-            return Path(place) / "nvml_dev/include"
-    raise FileNotFoundError("nvml.h: install nvidia-nvml-dev-cu12")
+    for file in distribution("nvidia-nvml-dev-cu12").files or ():
+        if file.name == "nvml.h":
+            return Path(str(file.locate())).parent
+    raise FileNotFoundError("nvml.h is not in nvidia-nvml-dev-cu12: install it anew")
 
 
 class NvmlBuild:
