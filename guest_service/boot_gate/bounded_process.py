@@ -74,7 +74,6 @@ def _start(argv: Sequence[str], what: str) -> subprocess.Popen[bytes]:
             stderr=subprocess.PIPE,
             close_fds=True,
             start_new_session=True,
-            cwd="/",
         )
     except OSError as error:
         raise UnreadableError(f"{what}: {argv[0]} cannot be started: {error.strerror or error}") from error

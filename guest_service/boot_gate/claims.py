@@ -57,7 +57,9 @@ def parse_answer(data: bytes) -> Answer:
 def parse_claims(claims: object) -> tuple[Claim, ...]:
     """The claims of an answer; raises UnreadableError, naming the claim and the key."""
     if not isinstance(claims, list):
-        raise UnreadableError(f"{WHAT}: claims: a list is needed, and it is {'missing or null' if claims is None else kind(claims)}")
+        raise UnreadableError(
+            f"{WHAT}: claims: a list is needed, and it is {'missing or null' if claims is None else kind(claims)}"
+        )
     return tuple(_claim(claim, f"{WHAT}: claim {number}") for number, claim in enumerate(claims))
 
 

@@ -1,8 +1,8 @@
 """What ends a boot gate run early. Both are verdicts, not accidents.
 
-    GateStopError
-    ├── RefusalError     a check did not hold; the message is the one reason
-    └── UnreadableError  a witness gave nothing that can be judged; for the gate the same as a refusal, with the cause
+GateStopError
+├── RefusalError     a check did not hold; the message is the one reason
+└── UnreadableError  a witness gave nothing that can be judged; for the gate the same as a refusal, with the cause
 """
 
 from __future__ import annotations
