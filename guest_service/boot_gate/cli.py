@@ -7,10 +7,10 @@ way, our own faults and a report that cannot be written included, is a refusal: 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -28,8 +28,6 @@ from guest_service.boot_gate.verifier import verifier_of
 from guest_service.inventory import Inventory, read_inventory, simulated_inventory
 from guest_service.simulator import Rack, RackError, load_rack
 from guest_transport.errors import SettingsError
-
-log = logging.getLogger(__name__)
 
 SYSFS_ROOT = Path("/sys")
 REFUSED, MISUSE = 1, 2
@@ -78,9 +76,10 @@ def boot_gate(
             result = gate.run(set_ready=set_ready)
     except GateStopError as stop:
         _leave(REFUSED, f"boot gate: refused: {stop}")
-    except Exception as error:  # the top of the door: our own fault must not open it
-        log.debug("boot gate: fault", exc_info=True)
-        _leave(REFUSED, f"boot gate: refused: fault of the gate itself: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - the top of the door: our own fault must not open it
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        fault = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+        _leave(REFUSED, f"boot gate: refused: fault of the gate itself, please report it: {fault}")
     _print(as_json(result, evidence.path) if output == "json" else as_text(result))
     if not result.passed:
         _leave(REFUSED, f"boot gate: refused: {result.reason}")

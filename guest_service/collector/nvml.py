@@ -160,7 +160,10 @@ class Nvml:
         return _flag(self.cc_settings()[1])
 
     def cc_settings(self) -> tuple[int, int, int]:
-        """NVML's numbers for environment, feature, DevTools mode: the settings, else the older state (nvmlSystemGetConfComputeSettings, …State)."""
+        """NVML's numbers for environment, feature and DevTools mode.
+
+        The settings, else the older state (nvmlSystemGetConfComputeSettings, nvmlSystemGetConfComputeState).
+        """
         try:
             found = self._blank("c_nvmlSystemConfComputeSettings_v1_t", "nvmlSystemConfComputeSettings_v1")
             self._call("nvmlSystemGetConfComputeSettings", ctypes.byref(found))

@@ -1,7 +1,7 @@
 """A machine to judge: a /sys tree with cards, a verifier that is a real process, a policy file, and the door itself.
 
-The verifier is a program that the tests write: it sees the real arguments and answers, hangs or dies as a test says. Rejected: replacing the
-functions that run it, because then the process group, the pipes and the limits would not be tested.
+The verifier is a program that the tests write: it sees the real arguments and answers, hangs or dies as a test says. Rejected: replacing
+the functions that run it, because then the process group, the pipes and the limits would not be tested.
 """
 
 from __future__ import annotations
