@@ -17,7 +17,7 @@ def main() -> int:
         os._exit(gpu_info.main(sys.argv[2:]))
     from guest_service.cli import main as run  # noqa: PLC0415 (gpu-info must not pay for it)
 
-    return run()
+    return run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 It refuses everything that it does not know, and a simulated rack together with a real library.
 """
 
-from __future__ import annotations
-
 USAGE = """\
 Usage: guest-service gpu-info [--simulate RACK] [--nvml-library FILE]
 

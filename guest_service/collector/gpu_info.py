@@ -4,8 +4,6 @@ The order is the speed: stdout is secured, the library starts to load in its thr
 result when it can name what went wrong; an exception that gets out of here is our bug, and shows as a traceback and exit status 1.
 """
 
-from __future__ import annotations
-
 import sys
 
 from guest_service.collector.arguments import USAGE, ArgumentsError, parse

@@ -5,14 +5,11 @@ uses `_ctypes` bare: `ctypes` itself costs 2.5 ms before the thread could start 
 It refuses to search for a library: the loader's own order, or exactly the file that was named.
 """
 
-from __future__ import annotations
-
 import _ctypes
 import _thread
 
-from guest_service.collector.failure import FUNCTION_NOT_FOUND, NvmlFailure, SampleFailure, cannot_start
-
 DEFAULT_LIBRARY = "libnvidia-ml.so.1"
+FUNCTION_NOT_FOUND_CODE = 13  # as in failure.py, which is imported only after the thread has started
 
 
 class Library:
@@ -25,22 +22,37 @@ class Library:
         self._code: int | None = None
         self._finished = _thread.allocate_lock()
         self._finished.acquire()
+        self._begun = _thread.allocate_lock()
+        self._begun.acquire()
         try:
             _thread.start_new_thread(self._load, ())
         except RuntimeError:  # no thread to be had (a task limit): slower, but a sample
             self._load()
+        # Let the thread get as far as the call: else it waits for the interpreter's lock, 5 ms a turn, behind the imports.
+        self._begun.acquire()
 
     def _load(self) -> None:
         try:
-            self.handle = _ctypes.dlopen(self.name)
-            self._code = _ctypes.call_function(_ctypes.dlsym(self.handle, "nvmlInit_v2"), ())
-        except OSError as error:
-            self._loader_words = str(error)
+            initialize = self._open()
+            self._begun.release()
+            if initialize:
+                self._code = _ctypes.call_function(initialize, ())
         finally:
             self._finished.release()
 
+    def _open(self) -> int:
+        """Load the library; returns the address of nvmlInit_v2, 0 when there is none."""
+        try:
+            self.handle = _ctypes.dlopen(self.name)
+            return _ctypes.dlsym(self.handle, "nvmlInit_v2")
+        except OSError as error:
+            self._loader_words = str(error)
+            return 0
+
     def wait(self) -> None:
         """Return when NVML is ready; raises SampleFailure with the loader's or NVML's own words."""
+        from guest_service.collector.failure import NvmlFailure, SampleFailure, cannot_start  # noqa: PLC0415 (while NVML starts)
+
         with self._finished:
             pass
         if self._code is None:
@@ -71,4 +83,4 @@ class Library:
         try:
             return int(_ctypes.call_function(_ctypes.dlsym(self.handle, "nvmlShutdown"), ()))
         except OSError:
-            return FUNCTION_NOT_FOUND
+            return FUNCTION_NOT_FOUND_CODE

@@ -5,10 +5,7 @@ costs 4 ms (measured, Python 3.11) for a tree of integers, booleans and short te
 has no floats.
 """
 
-from __future__ import annotations
-
-import errno
-import os
+import posix
 
 STDOUT = 1
 STDERR = 2
@@ -54,14 +51,14 @@ class Output:
 
     def __init__(self) -> None:
         try:
-            self._fd: int | None = os.dup(STDOUT)
+            self._fd: int | None = posix.dup(STDOUT)
         except OSError:  # started with stdout closed: there is nobody to tell
             self._fd = None
         try:
-            os.dup2(STDERR, STDOUT)
+            posix.dup2(STDERR, STDOUT)
         except OSError:  # started with stderr closed
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, STDOUT)
+            nowhere = posix.open("/dev/null", posix.O_WRONLY)
+            posix.dup2(nowhere, STDOUT)
 
     def write(self, line: str) -> int:
         """Write the line; returns the exit status: 0 also when the reader is gone, 1 with a complaint when it cannot be written."""
@@ -70,11 +67,11 @@ class Output:
         left = f"{line}\n".encode("ascii")
         try:
             while left:
-                left = left[os.write(self._fd, left) :]
+                left = left[posix.write(self._fd, left) :]
         except BrokenPipeError:
             return 0
         except OSError as error:
-            complain(f"stdout cannot be written: {os.strerror(error.errno or errno.EIO)}")
+            complain(f"stdout cannot be written: {error.strerror}")
             return 1
         return 0
 
@@ -82,6 +79,6 @@ class Output:
 def complain(line: str) -> None:
     """One line on stderr; lost when there is no stderr."""
     try:
-        os.write(STDERR, f"guest-service gpu-info: {line}\n".encode("utf-8", "replace"))
+        posix.write(STDERR, f"guest-service gpu-info: {line}\n".encode("utf-8", "replace"))
     except OSError:
         return

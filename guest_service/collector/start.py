@@ -4,19 +4,16 @@ As a script it is compiled at every start, so it does nothing but find its packa
 be site-packages, where nothing may stand in for a module of the standard library.
 """
 
-from __future__ import annotations
-
+import posix
 import sys
 
 
 def run() -> None:
     """Take one sample and leave, without the interpreter's own end."""
-    from os import _exit  # noqa: PLC0415 (loaded by every interpreter; main must stay the first thing that costs time)
-
     sys.path.append(__file__.removesuffix("/guest_service/collector/start.py"))
     from guest_service.collector.gpu_info import main  # noqa: PLC0415 (found only now)
 
-    _exit(main(sys.argv[2:], sys.argv[1]))
+    posix._exit(main(sys.argv[2:], sys.argv[1]))
 
 
 if __name__ == "__main__":

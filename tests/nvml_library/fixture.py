@@ -55,7 +55,7 @@ class NvmlBuild:
         objects = [self._compiled(name) for name in ("script", "nvml")]
         exports = linked.with_suffix(".exports")
         hidden = "".join(f" {name};" for name in hide)
-        exports.write_text(f"{{ global: nvml*; local:{hidden} script_*; }};\n", encoding="utf-8")
+        exports.write_text(f"{{ global: nvml*; local: script_*;{hidden} }};\n", encoding="utf-8")
         unfinished = linked.with_suffix(".unfinished")
         _run("gcc", "-shared", f"-Wl,-soname,{LIBRARY}", f"-Wl,--version-script,{exports}", *objects, "-o", str(unfinished))
         unfinished.rename(linked)
