@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 UNWRITTEN = 0xFFFFFFFF
+UNWRITTEN_64 = 0xFFFFFFFFFFFFFFFF
 TEMPERATURE_GPU = 0
 UUID_BUFFER_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
@@ -155,14 +156,33 @@ class Nvml:
         return self._number("nvmlDeviceGetEnforcedPowerLimit", device)
 
     def cc_enabled(self) -> bool:
-        """Whether confidential computing is on: the settings, else the older state (nvmlSystemGetConfComputeSettings, …State)."""
+        """Whether confidential computing is on."""
+        return _flag(self.cc_settings()[1])
+
+    def cc_settings(self) -> tuple[int, int, int]:
+        """NVML's numbers for environment, feature and DevTools mode.
+
+        The settings, else the older state (nvmlSystemGetConfComputeSettings, nvmlSystemGetConfComputeState).
+        """
         try:
             found = self._blank("c_nvmlSystemConfComputeSettings_v1_t", "nvmlSystemConfComputeSettings_v1")
             self._call("nvmlSystemGetConfComputeSettings", ctypes.byref(found))
         except NvmlFailure as newer:
             found = self._blank("c_nvmlConfComputeSystemState_t")
             self._call_older("nvmlSystemGetConfComputeState", newer, ctypes.byref(found))
-        return _flag(found.ccFeature)
+        return found.environment, found.ccFeature, found.devToolsMode
+
+    def protected_bytes(self, device: Handle) -> int:
+        """Memory that only the confidential VM can read, none outside CC mode (nvmlDeviceGetConfComputeMemSizeInfo)."""
+        info = self._blank("c_nvmlConfComputeMemSizeInfo_t")
+        self._call("nvmlDeviceGetConfComputeMemSizeInfo", device, ctypes.byref(info))
+        if info.protectedMemSizeKib == UNWRITTEN_64:
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return int(info.protectedMemSizeKib) * 1024
+
+    def set_cc_ready(self) -> None:
+        """Let the GPUs accept work; needs CAP_SYS_ADMIN (nvmlSystemSetConfComputeGpusReadyState)."""
+        self._call("nvmlSystemSetConfComputeGpusReadyState", ctypes.c_uint(1))
 
     def cc_ready(self) -> bool:
         """Whether the GPUs accept work (nvmlSystemGetConfComputeGpusReadyState)."""

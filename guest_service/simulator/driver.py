@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from guest_service.collector import plausible
 from guest_service.collector.failure import NOT_SUPPORTED, NvmlFailure, SampleFailure, cannot_start
@@ -23,6 +24,9 @@ MEMORY_SWING_SHARE = 0.02
 TEMPERATURE_SWING_C = 4
 POWER_SWING_SHARE = 0.15
 HANG_SECONDS = 3600.0
+ENVIRONMENT_PRODUCTION = 2  # NVML_CC_SYSTEM_ENVIRONMENT_PROD
+# Stands for the memory of a card whose rack does not say how much it has; no card with confidential computing has less.
+UNSAID_MEMORY_BYTES = 1024**3
 
 
 def _boottime() -> float:
@@ -99,6 +103,19 @@ class SimulatedDriver:
     def cc_ready(self) -> bool:
         """As in the rack."""
         return bool(_supported(self._rack.cc_ready))
+
+    def cc_settings(self) -> tuple[int, int, int]:
+        """Environment, feature, DevTools mode: a rack is production without DevTools where it has confidential computing."""
+        return (ENVIRONMENT_PRODUCTION, 1, 0) if self.cc_enabled() else (0, 0, 0)
+
+    def protected_bytes(self, device: int) -> int:
+        """All memory of a card with confidential computing on; a rack without memory figures still has some."""
+        card = self._card(device, "memory")
+        return (card.memory_total_bytes or UNSAID_MEMORY_BYTES) if self.cc_enabled() else 0
+
+    def set_cc_ready(self) -> None:
+        """The rack of this process accepts work from now on; its file stays as it is."""
+        self._rack = replace(self._rack, cc_ready=True)
 
     def _card(self, index: int, question: str) -> RackCard:
         card = self._rack.cards[index]

@@ -237,3 +237,19 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvml
     }
     return (nvmlReturn_t)answer.code;
 }
+
+/* The ready state that was asked for is the script's to remember: a later get says what its rows say. */
+nvmlReturn_t nvmlSystemSetConfComputeGpusReadyState(unsigned int isAcceptingWork)
+{
+    unsigned int asked = isAcceptingWork;
+    if (isAcceptingWork > NVML_CC_ACCEPTING_CLIENT_REQUESTS_TRUE)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return query(FN_nvmlSystemSetConfComputeGpusReadyState, NO_DEVICE, NULL, 0, &isAcceptingWork, &asked, sizeof asked);
+}
+
+nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *memInfo)
+{
+    nvmlConfComputeMemSizeInfo_t value = {.protectedMemSizeKib = 147221504};
+    struct out outs[] = {OUT(value, protectedMemSizeKib), OUT(value, unprotectedMemSizeKib)};
+    return query(FN_nvmlDeviceGetConfComputeMemSizeInfo, index_of(device), outs, LENGTH(outs), &value, memInfo, sizeof value);
+}
