@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from guest_service.telemetry import build_telemetry
 from guest_service.telemetry.gate import DRIVER_NOT_LOADED, HELD_FOR_OTHERS, LOOK_AGAIN_SECONDS, Gate, facts_of
 from tests.inventory.sys_tree import SysTree
 from tests.sampler.children import SAMPLE, children_of, line_of, prints
+from tests.telemetry.gate_trace import CALLS, QUESTIONS_PER_CALL, system_calls_in_gate
 from tests.telemetry.rack import TTL, Machine, Rig, temperature
 from tests.telemetry.virtual_time import in_virtual_time
 
@@ -220,30 +219,6 @@ async def test_a_simulated_card_is_sampled_by_a_real_process(tmp_path: Path) -> 
     await telemetry.close()
 
 
-GATE_LOOP = """
-import asyncio, gc, os, sys
-from pathlib import Path
-from guest_service.telemetry import build_telemetry
-
-async def main():
-    telemetry = build_telemetry(["/nowhere"], sysfs=Path(sys.argv[1]))
-    await telemetry.start()
-    gc.collect()
-    gc.disable()
-    for round in ("warm", "measured"):
-        calls = range(1000)
-        os.path.exists(f"/gate-entered-{round}")
-        for _ in calls:
-            await telemetry.gpu_info("unix:", max_age_seconds=1.0)
-            telemetry.last("unix:")
-            telemetry.peek()
-        os.path.exists(f"/gate-left-{round}")
-    await telemetry.close()
-
-asyncio.run(main())
-"""
-
-
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
 @pytest.mark.parametrize(("cards", "per_call"), [(0, 0), (1, 1)])
 def test_a_call_without_a_sample_costs_no_system_call_without_a_card_and_one_stat_without_a_driver(
@@ -251,15 +226,9 @@ def test_a_call_without_a_sample_costs_no_system_call_without_a_card_and_one_sta
 ) -> None:
     for number in range(cards):
         tree.add(f"0000:0{number + 1}:00.0")
-    trace = tmp_path / "trace"
-    subprocess.run(["strace", "-f", "-o", str(trace), sys.executable, "-c", GATE_LOOP, str(tree.root)], check=True, timeout=50)
-    lines = trace.read_text().splitlines()
-    entered = next(number for number, line in enumerate(lines) if "/gate-entered-measured" in line)
-    left = next(number for number, line in enumerate(lines) if "/gate-left-measured" in line)
-    inside = lines[entered + 1 : left]
-    assert len(inside) == 3000 * per_call, inside[:5]
+    inside = system_calls_in_gate(tree.root, tmp_path)
+    assert len(inside) == CALLS * QUESTIONS_PER_CALL * per_call, inside[:5]
     assert all("module/nvidia" in line and "stat" in line for line in inside), inside[:5]
-    assert not any("execve(" in line for line in lines[1:])
 
 
 async def test_no_child_is_ever_started_without_a_card(tree: SysTree) -> None:
