@@ -21,6 +21,8 @@ from urllib.parse import quote
 # Special CIDs of vsock(7).
 VSOCK_CIDS = {"any": 0xFFFFFFFF, "local": 1, "host": 2}
 VSOCK_CID_ANY = VSOCK_CIDS["any"]
+# Lets the kernel choose when listening (vsock(7)); no text parses to it.
+VSOCK_PORT_ANY = 0xFFFFFFFF
 VSOCK_CID_HOST = VSOCK_CIDS["host"]
 # CID 0 means the hypervisor and is reserved (vsock(7)); nothing listens there.
 VSOCK_CID_RESERVED = 0

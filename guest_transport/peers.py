@@ -23,8 +23,9 @@ from urllib.parse import unquote
 
 # asm-generic/socket.h: the supplementary groups of the peer, as of its connect(2); not in Python's socket module.
 _SO_PEERGROUPS = 59
-# A process may have 65,536 groups (NGROUPS_MAX); role rules name a few. One with more than this counts as having none beyond its gid.
-_GROUPS_LIMIT = 1024
+# Python takes at most 1 KiB from getsockopt. A process with more groups (NGROUPS_MAX is 65,536) counts as having none beyond its gid:
+# whoever decides by group then gives it less, never more.
+_GROUPS_LIMIT = 256
 _CREDENTIALS = struct.Struct("=iII")
 
 

@@ -127,16 +127,19 @@ class Relay:
 
 
 async def pump(one: socket.socket, other: socket.socket) -> None:
-    """Move bytes both ways until both ends are closed; owns neither socket's name, but closes both. Cancelling cuts both off."""
+    """Move bytes both ways until both ends are closed; owns and closes both sockets. Cancelling cuts both off."""
     loop = asyncio.get_running_loop()
     here, there = _End(), _End()
     here.other, there.other = there, here
     try:
-        # Each end is paused from its first moment, so that nothing arrives before the other end is there to take it.
         await loop.connect_accepted_socket(lambda: here, one)
         await loop.connect_accepted_socket(lambda: there, other)
         here.flow()
         there.flow()
+        # Only now, because the end of both is the end of the connection.
+        for end in (here, there):
+            if end.read_all:
+                end.eof_received()
         await asyncio.wait([here.gone, there.gone])
     finally:
         for end in (here, there):
@@ -153,40 +156,51 @@ class _End(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.read_all = False
+        # What came before the other end was there: None once it is. (Pausing in connection_made would do, were it not without effect
+        # in Python 3.11.2.)
+        self._early: list[bytes] | None = []
         self._linger: asyncio.TimerHandle | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def flow(self) -> None:
-        """Begin to read."""
+        """Begin to pass on what is read; the other end is there."""
+        early, self._early = self._early or [], None
         if self.transport is not None:
             self.transport.resume_reading()
+        for data in early:
+            self.data_received(data)
 
     def cut(self) -> None:
         """Close at once, whatever is still buffered."""
         if self._linger is not None:
             self._linger.cancel()
-        if self.transport is not None:
+        if self.transport is not None and not self.gone.done():
             self.transport.abort()
 
     def finish(self) -> None:
         """Close when what is buffered is taken, at the latest after LINGER_SECONDS."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
-            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.transport.abort)
+            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.cut)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  # for mypy: a stream socket's transport is one
         self.transport = transport
-        transport.pause_reading()
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        if self.other.transport is not None:
+        if self._early is not None:
+            self._early.append(data)
+            if self.transport is not None:
+                self.transport.pause_reading()
+        elif self.other.transport is not None:
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
         self.read_all = True
-        if self.other.read_all:
+        if self._early is not None:
+            pass
+        elif self.other.read_all:
             self.finish()
             self.other.finish()
         elif self.other.transport is not None:

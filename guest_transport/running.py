@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # The door's promise is 5 s from the signal to the end of the process. Whatever still runs then (a thread in a C library that nobody can
 # cancel) is left behind.
-STOP_LIMIT_SECONDS = 4.8
+STOP_LIMIT_SECONDS = 4.5
 # A bug, or a stop that did not end by itself.
 EXIT_FAILURE = 1
 
