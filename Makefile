@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check lint types lock bench clean
+.PHONY: demo test check proto proto-check lint types lock bench bench-sample clean
 
 $(READY): requirements/dev.lock.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# One sample, process start to exit, against a C program that does the same work.
+bench-sample: $(READY)
+	$(BIN)/python -m benchmarks.sample
 
 # Resolve the dependencies anew and lock them with hashes.
 lock: $(READY)

@@ -1,0 +1,233 @@
+"""Which display cards are on the PCI bus, from sysfs alone: the bus knows a card that no driver has claimed yet.
+
+It holds no policy: it returns cards or raises InventoryError, and its callers decide (the boot gate fails closed, telemetry fails open).
+It never reads config space or a resource file, which wakes a sleeping device and needs privilege; `class`, `vendor`, `device` and two
+links are plain kernel memory. Rejected: lspci (a process and a database of names), NVML (sees only what its driver has claimed).
+
+Source: the kernel's Documentation/PCI/sysfs-pci.rst and Documentation/ABI/testing/sysfs-bus-pci.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+NVIDIA = 0x10DE
+
+# Base class and subclass of cards that compute or draw: VGA, 3D controller, other display. PCI Code and ID Assignment, class 03h.
+# NVSwitch (0x0680), bridges, audio and USB functions of a card are not among them.
+DISPLAY_CLASSES = frozenset({0x0300, 0x0302, 0x0380})
+
+# How an unknown shows in a table, everywhere in the product.
+UNKNOWN = "–"  # noqa: RUF001 - the dash that the dashboard and guestctl show, not a hyphen
+
+# An attribute is a number and a newline; more is not a sysfs attribute.
+ATTRIBUTE_LIMIT_BYTES = 64
+
+# vfio-pci, its variants for one vendor (nvgrace-gpu-vfio-pci), and what Xen and QEMU used before it.
+_HOLDS_FOR_OTHERS = re.compile(r"(^|[-_])vfio([-_]|$)|^pci-stub$|^(xen-)?pciback$")
+
+# The domain has four digits or more: VMD and some hypervisors count past 16 bits. NVML writes eight, people often none.
+_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
+
+
+class InventoryError(Exception):
+    """The bus, or a device on it, cannot be read; the message is one line that names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class PciAddress:
+    """Where a function sits, comparable whatever way it was written; the domain is kept whole."""
+
+    domain: int
+    bus: int
+    device: int
+    function: int
+
+    @staticmethod
+    def parse(text: str) -> PciAddress | None:
+        """The address in `text` as sysfs, NVML or a person writes it (domain 0 when left out); None when it is none."""
+        found = _ADDRESS.fullmatch(text.strip())
+        if found is None:
+            return None
+        domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
+        return PciAddress(domain, bus, device, function) if device < 32 else None
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.{self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One display function on the bus; `driver` is None while none is bound, `device` None when sysfs does not tell it."""
+
+    pci_bus_id: str
+    vendor: int
+    device: int | None
+    class_code: int
+    driver: str | None
+    virtual_function: bool
+
+    @property
+    def held_for_others(self) -> bool:
+        """Bound to a driver that gives the card away (vfio-pci and its like)."""
+        return holds_for_others(self.driver)
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All display functions in order of their addresses, virtual functions among them."""
+
+    cards: tuple[Card, ...]
+
+    @property
+    def total(self) -> int:
+        """Physical display devices; a virtual function is a slice of one, not another one."""
+        return sum(not card.virtual_function for card in self.cards)
+
+    @property
+    def nvidia(self) -> int:
+        """Physical display devices made by NVIDIA."""
+        return len(self.nvidia_cards)
+
+    @property
+    def nvidia_cards(self) -> tuple[Card, ...]:
+        """The physical ones made by NVIDIA."""
+        return tuple(card for card in self.cards if card.vendor == NVIDIA and not card.virtual_function)
+
+    def find(self, bus_id: str) -> Card | None:
+        """The card at `bus_id`, written in any way that PciAddress.parse knows."""
+        wanted = PciAddress.parse(bus_id)
+        if wanted is None:
+            return None
+        return next((card for card in self.cards if PciAddress.parse(card.pci_bus_id) == wanted), None)
+
+    def to_json(self) -> str:
+        """The one JSON object that `guest-service inventory -o json` prints, without a newline."""
+        cards = [
+            {
+                "pci_bus_id": card.pci_bus_id,
+                "vendor": card.vendor,
+                "device": card.device,
+                "class": card.class_code,
+                "driver": card.driver,
+                "virtual_function": card.virtual_function,
+            }
+            for card in self.cards
+        ]
+        return json.dumps({"total": self.total, "nvidia": self.nvidia, "cards": cards})
+
+    def to_rows(self) -> list[tuple[str, ...]]:
+        """Rows for a table, headings first: address, vendor, device and class in hex as lspci writes them, driver, kind."""
+        rows: list[tuple[str, ...]] = [("PCI ADDRESS", "VENDOR", "DEVICE", "CLASS", "DRIVER", "KIND")]
+        for card in self.cards:
+            device = UNKNOWN if card.device is None else f"{card.device:04x}"
+            kind = "virtual function" if card.virtual_function else "card"
+            rows.append((card.pci_bus_id, f"{card.vendor:04x}", device, f"{card.class_code:06x}", card.driver or UNKNOWN, kind))
+        return rows
+
+
+def read_inventory(sysfs: Path) -> Inventory:
+    """The display cards under `sysfs`, the root of a /sys tree; raises InventoryError when any of it cannot be read.
+
+    A device that is unplugged while being read is left out.
+    """
+    bus = sysfs / "bus/pci/devices"
+    try:
+        names = [entry.name for entry in bus.iterdir()]
+    except OSError as error:
+        raise InventoryError(f"{bus}: PCI bus cannot be read: {error.strerror or error}") from error
+    cards: list[tuple[PciAddress, Card]] = []
+    for name in names:
+        try:
+            found = _read_card(bus / name)
+        except OSError as error:
+            if not (bus / name).exists():
+                continue
+            raise InventoryError(f"{error.filename or bus / name}: cannot be read: {error.strerror or error}") from error
+        if found is not None:
+            cards.append(found)
+    return Inventory(tuple(card for _, card in sorted(cards, key=_by_address)))
+
+
+def simulated_inventory(bus_ids: Iterable[str]) -> Inventory:
+    """What the bus would show for NVIDIA 3D controllers at `bus_ids`, for a simulated guest; raises InventoryError on a bad address."""
+    cards = []
+    for text in bus_ids:
+        address = PciAddress.parse(text)
+        if address is None:
+            raise InventoryError(f"{text!r} is not a PCI address such as 0000:3b:00.0")
+        cards.append((address, Card(str(address), NVIDIA, None, 0x030200, "nvidia", virtual_function=False)))
+    return Inventory(tuple(card for _, card in sorted(cards, key=_by_address)))
+
+
+def holds_for_others(driver: str | None) -> bool:
+    """Whether `driver` gives its card to somebody else, such as a VM of this host, so that NVML must leave it alone."""
+    return driver is not None and _HOLDS_FOR_OTHERS.search(driver) is not None
+
+
+def bound_driver(sysfs: Path, pci_bus_id: str) -> str | None:
+    """The driver that holds the device now, None when there is none: one readlink."""
+    return _linked_name(sysfs / "bus/pci/devices" / pci_bus_id / "driver")
+
+
+def _by_address(found: tuple[PciAddress, Card]) -> tuple[int, int, int, int]:
+    address = found[0]
+    return address.domain, address.bus, address.device, address.function
+
+
+def _read_card(folder: Path) -> tuple[PciAddress, Card] | None:
+    class_code = _number(folder / "class")
+    if class_code >> 8 not in DISPLAY_CLASSES:
+        return None
+    address = PciAddress.parse(folder.name)
+    if address is None:
+        raise InventoryError(f"{folder}: a display device whose name is not a PCI address")
+    try:
+        device = _number(folder / "device")
+    except FileNotFoundError:
+        device = None
+    return address, Card(
+        pci_bus_id=folder.name,
+        vendor=_number(folder / "vendor"),
+        device=device,
+        class_code=class_code,
+        driver=_linked_name(folder / "driver"),
+        virtual_function=_is_there(folder / "physfn"),
+    )
+
+
+def _number(path: Path) -> int:
+    with path.open("rb") as file:
+        data = file.read(ATTRIBUTE_LIMIT_BYTES)
+    try:
+        return parse_number(data)
+    except ValueError as error:
+        raise InventoryError(f"{path}: not a hexadecimal number: {data!r}") from error
+
+
+def parse_number(data: bytes) -> int:
+    """The number in a sysfs attribute such as b"0x10de\\n"; raises ValueError for anything else."""
+    text = data.decode("ascii").removesuffix("\n")
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text) is None:
+        raise ValueError(text)
+    return int(text, 16)
+
+
+def _linked_name(link: Path) -> str | None:
+    try:
+        return link.readlink().name
+    except FileNotFoundError:
+        return None
+
+
+def _is_there(link: Path) -> bool:
+    """Whether the link itself exists; where it points is of no interest."""
+    try:
+        link.lstat()
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,88 @@
+"""Turns the collector's line of JSON into the contract's message, without loss.
+
+It refuses whatever the collector does not promise: a key more or less, another type, a number out of range, an error next to
+devices, a second line. A half-understood sample is worse than a failure with a reason. Rejected: google.protobuf.json_format (camelCase
+keys, 64-bit integers as text, absent keys allowed).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from guest_api import guest_api_pb2
+
+
+class CollectorLineError(ValueError):
+    """What was printed is not one line of the promised shape; the message says what is wrong."""
+
+
+class _Device(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    index: int
+    uuid: str
+    pci_bus_id: str
+    utilization_gpu: int | None
+    utilization_memory: int | None
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    memory_free_bytes: int | None
+    temperature_c: int | None
+    power_usage_mw: int | None
+    errors: list[str]
+
+
+class _Sample(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    gpus: list[_Device]
+    error: str
+    cc_ready: bool | None
+    cc_enabled: bool | None
+    sample_age_ms: int | None
+
+
+_DECODER = msgspec.json.Decoder(_Sample)
+
+
+def parse_line(data: bytes) -> guest_api_pb2.GpuInfoResponse:
+    """The message that `data`, all that the collector printed, stands for; raises CollectorLineError."""
+    if not data:
+        raise CollectorLineError("nothing was printed")
+    if not data.endswith(b"\n"):
+        raise CollectorLineError("the line is cut off")
+    if (lines := data.count(b"\n")) != 1:
+        raise CollectorLineError(f"{lines} lines were printed, not one")
+    try:
+        sample = _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise CollectorLineError(str(error)) from error
+    return _to_message(sample)
+
+
+def _to_message(sample: _Sample) -> guest_api_pb2.GpuInfoResponse:
+    if sample.error and (sample.gpus or sample.cc_ready is not None or sample.cc_enabled is not None):
+        raise CollectorLineError("an error next to devices or confidential-computing facts")
+    if sample.sample_age_ms is not None:
+        raise CollectorLineError("sample_age_ms is set; only the one who serves a sample knows its age")
+    try:
+        return guest_api_pb2.GpuInfoResponse(
+            gpus=[_to_device(device) for device in sample.gpus],
+            error=sample.error,
+            cc_ready=sample.cc_ready,
+            cc_enabled=sample.cc_enabled,
+        )
+    except (ValueError, OverflowError) as error:
+        raise CollectorLineError(str(error)) from error
+
+
+def _to_device(device: _Device) -> guest_api_pb2.GpuDevice:
+    return guest_api_pb2.GpuDevice(
+        index=device.index,
+        uuid=device.uuid,
+        pci_bus_id=device.pci_bus_id,
+        utilization_gpu=device.utilization_gpu,
+        utilization_memory=device.utilization_memory,
+        memory_total_bytes=device.memory_total_bytes,
+        memory_used_bytes=device.memory_used_bytes,
+        memory_free_bytes=device.memory_free_bytes,
+        temperature_c=device.temperature_c,
+        power_usage_mw=device.power_usage_mw,
+        errors=device.errors,
+    )

@@ -1,0 +1,187 @@
+"""What a simulated rack holds, read from TOML or refused in one line that names the rack, the key and what is allowed.
+
+    driver_version, cc_enabled, cc_ready    as NVML would answer; a key that is absent is "not supported"
+    init_seconds                            how long nvmlInit takes
+    fail_init                               the NVML code with which it then fails
+    jitter                                  whether values move with time
+    [[card]]                                the contract's field names (GpuDevice), and jitter for this card alone
+    [card.fail]                             device, uuid, pci_bus_id, utilization, memory, temperature, power: an NVML code, or "hang"
+
+The fields of a card have the limits of a driver's answers, so an impossible number is refused here rather than shown as an unknown value.
+Rejected: msgspec, which the agent's configuration uses: the collector's interpreter starts without site-packages.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from guest_service.collector import plausible
+from guest_service.collector.failure import DRIVER_NOT_LOADED
+from guest_service.simulator.table import RackError, Table
+
+BUILT_IN_RACKS = ("h200", "h200x8", "no-driver", "none")
+# A rack of CARDS_LIMIT cards takes about 50 kB; more is a wrong file.
+RACK_LIMIT_BYTES = 1024 * 1024
+# NVML's own maximum is 64; more would only slow a demonstration down.
+CARDS_LIMIT = 64
+# Far over any sample timeout; a rack that never starts is written as one that takes this long.
+INIT_LIMIT_SECONDS = 86_400
+CODE_LIMIT = 999  # NVML's last code, "unknown error"
+PRINTABLE = re.compile(r"[ -~]{1,95}")  # NVML's longest buffer takes 96 bytes with its end
+PRINTABLE_MEANING = "1 to 95 printable ASCII characters"
+PCI_ADDRESS = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]")
+FAILING_FIELDS = ("device", "uuid", "pci_bus_id", "utilization", "memory", "temperature", "power")
+TOP_KEYS = ("driver_version", "cc_enabled", "cc_ready", "init_seconds", "fail_init", "jitter", "card")
+CARD_KEYS = (
+    "index",
+    "uuid",
+    "pci_bus_id",
+    "utilization_gpu",
+    "utilization_memory",
+    "memory_total_bytes",
+    "memory_used_bytes",
+    "memory_free_bytes",
+    "temperature_c",
+    "power_usage_mw",
+    "jitter",
+    "fail",
+)
+
+Failures = Mapping[str, int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class RackCard:
+    """One simulated card; a value that is None is one that the card does not support."""
+
+    uuid: str
+    pci_bus_id: str
+    utilization_gpu: int | None = None
+    utilization_memory: int | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    temperature_c: int | None = None
+    power_usage_mw: int | None = None
+    jitter: bool = False
+    fail: Failures = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rack:
+    """A whole simulated machine."""
+
+    name: str
+    cards: tuple[RackCard, ...] = ()
+    driver_version: str | None = None
+    cc_enabled: bool | None = None
+    cc_ready: bool | None = None
+    init_seconds: float = 0.0
+    fail_init: int | None = None
+
+    @property
+    def driver_loaded(self) -> bool:
+        """Whether the kernel module is there: not when nvmlInit fails with NVML's "driver not loaded"."""
+        return self.fail_init != DRIVER_NOT_LOADED
+
+
+def load_rack(name_or_file: str) -> Rack:
+    """The built-in rack of this name, else the rack in this file; raises RackError."""
+    built_in = name_or_file in BUILT_IN_RACKS
+    path = Path(__file__).parent / "racks" / f"{name_or_file}.toml" if built_in else Path(name_or_file)
+    try:
+        with path.open("rb") as file:
+            data = file.read(RACK_LIMIT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        allowed = ", ".join(BUILT_IN_RACKS)
+        raise RackError(f"rack {name_or_file}: {reason}: neither a file that can be read nor one of {allowed}") from error
+    if len(data) > RACK_LIMIT_BYTES:
+        raise RackError(f"rack {name_or_file}: larger than {RACK_LIMIT_BYTES} bytes")
+    return parse_rack(data, name_or_file)
+
+
+def parse_rack(data: bytes, name: str) -> Rack:
+    """The rack in the TOML text `data`; `name` stands for it in messages. Raises RackError."""
+    try:
+        tree = tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RackError(f"rack {name}: not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RackError(f"rack {name}: not TOML: {error}") from error
+    return _rack(Table(f"rack {name}: ", tree), name)
+
+
+def _rack(top: Table, name: str) -> Rack:
+    jitter = top.boolean("jitter") or False
+    tables = top.tables("card", CARDS_LIMIT)
+    rack = Rack(
+        name=name,
+        cards=tuple(_card(table, index, jitter=jitter) for index, table in enumerate(tables)),
+        driver_version=top.text("driver_version", PRINTABLE, PRINTABLE_MEANING),
+        cc_enabled=top.boolean("cc_enabled"),
+        cc_ready=top.boolean("cc_ready"),
+        init_seconds=top.seconds("init_seconds", INIT_LIMIT_SECONDS) or 0.0,
+        fail_init=top.integer("fail_init", 1, CODE_LIMIT),
+    )
+    top.end(TOP_KEYS)
+    for key in ("uuid", "pci_bus_id"):
+        seen = {getattr(card, key).lower() for card in rack.cards}
+        if len(seen) != len(rack.cards):
+            raise top.refuse("card", f"two cards have the same {key}")
+    return rack
+
+
+def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
+    if table.integer("index", 0, CARDS_LIMIT) not in (None, index):
+        raise table.refuse("index", f"must be {index}: cards are numbered in the order of the file")
+    own_jitter = table.boolean("jitter")
+    fail = table.table("fail")
+    card = RackCard(
+        uuid=table.text("uuid", PRINTABLE, PRINTABLE_MEANING) or f"GPU-00000000-0000-4000-8000-{index:012x}",
+        pci_bus_id=table.text("pci_bus_id", PCI_ADDRESS, "a PCI address as in 00000000:01:00.0")
+        or f"00000000:{index + 1:02X}:00.0",
+        **_utilization(table),
+        **_memory(table),
+        temperature_c=table.integer("temperature_c", 0, plausible.TEMPERATURE_LIMIT_C),
+        power_usage_mw=table.integer("power_usage_mw", 0, plausible.POWER_LIMIT_MW),
+        jitter=jitter if own_jitter is None else own_jitter,
+        fail=_failures(fail),
+    )
+    table.end(CARD_KEYS)
+    return card
+
+
+def _utilization(table: Table) -> dict[str, int]:
+    gpu = table.integer("utilization_gpu", 0, plausible.PERCENT_LIMIT)
+    memory = table.integer("utilization_memory", 0, plausible.PERCENT_LIMIT)
+    if gpu is None and memory is None:
+        return {}
+    if gpu is None or memory is None:
+        missing = "utilization_gpu" if gpu is None else "utilization_memory"
+        raise table.refuse(missing, "missing; NVML answers both utilizations or none")
+    return {"utilization_gpu": gpu, "utilization_memory": memory}
+
+
+def _memory(table: Table) -> dict[str, int]:
+    total = table.integer("memory_total_bytes", 1, plausible.MEMORY_LIMIT_BYTES)
+    used = table.integer("memory_used_bytes", 0, total or plausible.MEMORY_LIMIT_BYTES)
+    free = table.integer("memory_free_bytes", 0, (total or plausible.MEMORY_LIMIT_BYTES) - (used or 0))
+    if total is None and used is None and free is None:
+        return {}
+    if total is None or used is None:
+        raise table.refuse(
+            "memory_total_bytes" if total is None else "memory_used_bytes", "missing; NVML answers all of memory or none"
+        )
+    free = total - used if free is None else free
+    return {"memory_total_bytes": total, "memory_used_bytes": used, "memory_free_bytes": free}
+
+
+def _failures(table: Table) -> Failures:
+    codes = {name: table.code(name, CODE_LIMIT) for name in FAILING_FIELDS}
+    table.end(FAILING_FIELDS)
+    return {name: code for name, code in codes.items() if code is not None}

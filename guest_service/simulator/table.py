@@ -1,0 +1,90 @@
+"""A table of a rack file, taken key by key: a key is checked when it is taken, and what is left at the end is an unknown key."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+
+class RackError(Exception):
+    """A rack is refused or cannot be read; the text is one line that names the rack, the key and what is allowed."""
+
+
+class Table:
+    """One table; `where` stands before a key in messages, such as "rack lab.toml: card 2: "."""
+
+    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+        self.where = where
+        self._values = dict(values)
+
+    def refuse(self, key: str, reason: str) -> RackError:
+        """The error that names `key` of this table; raise it."""
+        return RackError(f"{self.where}{key}: {reason}")
+
+    def integer(self, key: str, least: int, most: int) -> int | None:
+        """A whole number from `least` to `most`, or None when the key is absent."""
+        value = self._values.pop(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.refuse(key, f"must be a whole number from {least} to {most}, not {_shown(value)}")
+        return value
+
+    def seconds(self, key: str, most: int) -> float | None:
+        """A number of seconds, or None when the key is absent."""
+        value = self._values.pop(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or not 0 <= value <= most:
+            raise self.refuse(key, f"must be a number of seconds from 0 to {most}, not {_shown(value)}")
+        return float(value)
+
+    def boolean(self, key: str) -> bool | None:
+        """true or false, or None when the key is absent."""
+        value = self._values.pop(key, None)
+        if value is not None and not isinstance(value, bool):
+            raise self.refuse(key, f"must be true or false, not {_shown(value)}")
+        return value
+
+    def text(self, key: str, form: re.Pattern[str], meaning: str) -> str | None:
+        """A text that is wholly of this form, or None when the key is absent; `meaning` says the form in words."""
+        value = self._values.pop(key, None)
+        if value is not None and (not isinstance(value, str) or not form.fullmatch(value)):
+            raise self.refuse(key, f"must be {meaning}, not {_shown(value)}")
+        return value
+
+    def code(self, key: str, most: int) -> int | str | None:
+        """An NVML code or "hang", or None when the key is absent."""
+        if self._values.get(key) == "hang":
+            return str(self._values.pop(key))
+        if isinstance(self._values.get(key), str):
+            raise self.refuse(key, f'must be an NVML code from 1 to {most} or "hang", not {_shown(self._values[key])}')
+        return self.integer(key, 1, most)
+
+    def table(self, key: str) -> Table:
+        """The table under `key`, empty when the key is absent."""
+        value = self._values.pop(key, {})
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"must be a table, not {_shown(value)}")
+        return Table(f"{self.where}{key}.", value)
+
+    def tables(self, key: str, most: int) -> list[Table]:
+        """The tables under `[[key]]`, none when the key is absent."""
+        value = self._values.pop(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.refuse(key, f"must be tables, written as [[{key}]]")
+        if len(value) > most:
+            raise self.refuse(key, f"at most {most}, not {len(value)}")
+        return [Table(f"{self.where}{key} {index}: ", item) for index, item in enumerate(value)]
+
+    def end(self, allowed: tuple[str, ...]) -> None:
+        """Refuse what was not taken; `allowed` is what could have been."""
+        for key in self._values:
+            raise self.refuse(str(key)[:80], f"unknown key; allowed are {', '.join(allowed)}")
+
+
+def _shown(value: object) -> str:
+    """A value as TOML would write it, near enough for a message, and bounded."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

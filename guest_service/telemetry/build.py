@@ -1,0 +1,76 @@
+"""Joins gate, sampler and cell into the telemetry of one agent; the only place that chooses between the machine and a simulated rack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from guest_service.clock import Clock, boottime
+from guest_service.inventory import simulated_inventory
+from guest_service.sampler import Sampler
+from guest_service.sampler.sampler import TIMEOUT_SECONDS
+from guest_service.telemetry.gate import CardFacts, Gate, facts_of
+from guest_service.telemetry.gpu_telemetry import GpuTelemetry
+
+# Most scrapers come every 15 s; 5 s lets a person who reloads a page see movement, and keeps a busy dashboard below 2 % of a core.
+SAMPLE_TTL_SECONDS = 5.0
+# A wedged driver must not be met with a spawn-and-kill loop: at most two tries a minute.
+FAILURE_BACKOFF_SECONDS = 30.0
+
+
+class SimulatedCard(Protocol):
+    """A card of a rack, as far as the bus shows it."""
+
+    @property
+    def pci_bus_id(self) -> str:
+        """Its address."""
+        ...
+
+
+class SimulatedRack(Protocol):
+    """What a rack says of the bus and the driver."""
+
+    @property
+    def cards(self) -> Sequence[SimulatedCard]:
+        """The cards on the bus."""
+        ...
+
+    @property
+    def driver_loaded(self) -> bool:
+        """Whether the kernel module is there."""
+        ...
+
+
+def build_telemetry(
+    collector: Sequence[str],
+    *,
+    sysfs: Path = Path("/sys"),
+    simulate: SimulatedRack | None = None,
+    sample_ttl_seconds: float = SAMPLE_TTL_SECONDS,
+    failure_backoff_seconds: float = FAILURE_BACKOFF_SECONDS,
+    sample_timeout_seconds: float = TIMEOUT_SECONDS,
+    refresh: Literal["ahead", "lazy"] = "ahead",
+    clock: Clock = boottime,
+) -> GpuTelemetry:
+    """Telemetry that runs `collector` (what collector_command() returns) for each sample, for the cards under `sysfs`.
+
+    With `simulate`, bus and driver are the rack's; the collector must then be the one that simulates the same rack.
+    """
+    return GpuTelemetry(
+        Gate(facts_of(sysfs) if simulate is None else simulated_facts(simulate), clock),
+        Sampler(collector, timeout_seconds=sample_timeout_seconds, clock=clock),
+        ttl_seconds=sample_ttl_seconds,
+        backoff_seconds=failure_backoff_seconds,
+        ahead=refresh == "ahead",
+        clock=clock,
+    )
+
+
+def simulated_facts(rack: SimulatedRack) -> CardFacts:
+    """The facts that `rack` tells instead of a /sys tree."""
+    return CardFacts(
+        inventory=lambda: simulated_inventory(card.pci_bus_id for card in rack.cards),
+        driver_loaded=lambda: rack.driver_loaded,
+        bound_driver=lambda _: "nvidia" if rack.driver_loaded else None,
+    )

@@ -1,0 +1,53 @@
+"""Reads configuration again on SIGHUP, while calls go on.
+
+A reload that is refused changes nothing: the old configuration stays in force and the reason is logged. The service manager hears of the
+begin and the end of every reload, so that `systemctl reload` returns when it is done; hang-ups that come meanwhile make one more. Rejected:
+restarting the listeners; what a reload may change is what needs none (switches, log level), and the rest waits for a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from guest_transport.errors import StartError
+from guest_transport.sd_notify import Notifier
+
+log = logging.getLogger(__name__)
+
+# Reads the configuration (off the loop) and puts it in force, all of it or nothing; raises StartError when it is refused.
+Reload = Callable[[], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def reloaded_on_hangup(notifier: Notifier, reload: Reload) -> AsyncIterator[None]:
+    """Within it each SIGHUP to this process runs `reload`, one at a time. Enter it before the service manager is told ready()."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    task = asyncio.create_task(_reload_when(asked, notifier, reload))
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _reload_when(asked: asyncio.Event, notifier: Notifier, reload: Reload) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        notifier.reloading()
+        try:
+            await reload()
+        except StartError as error:
+            log.error("reload refused, the configuration before it stays in force: %s", error)  # noqa: TRY400 - one line for the operator
+        except Exception:  # a task's top: a fault of one reload must not end the next
+            log.exception("reload failed, the configuration before it stays in force")
+        else:
+            log.info("configuration reloaded")
+        notifier.ready()

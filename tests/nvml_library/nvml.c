@@ -1,0 +1,255 @@
+/*
+ * A libnvidia-ml.so.1 that does what a script says, so that the real loader and the real binding run in tests without a GPU.
+ *
+ * It keeps NVML's own rules, so that a caller that breaks them is seen: calls before init return "uninitialized", a structure of
+ * another version is refused, and a handle that was never given out aborts the process. The prototypes are checked by NVIDIA's nvml.h.
+ * Default values: H200-like cards; memory total was measured on an H200 SXM in confidential-computing mode, the rest is made up.
+ */
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <nvml.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "script.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define OUT(of, member) {#member, &(of).member, sizeof((of).member)}
+#define FIELD_POWER_INSTANT NVML_FI_DEV_POWER_INSTANT
+
+struct nvmlDevice_st {
+    unsigned int index;
+    int given_out;
+};
+
+static struct nvmlDevice_st devices[CARDS_LIMIT];
+static int initialized;
+
+static int index_of(nvmlDevice_t device)
+{
+    if (device < devices || device >= devices + CARDS_LIMIT || !device->given_out) {
+        fprintf(stderr, "scripted NVML: a handle that was never given out: %p\n", (void *)device);
+        abort();
+    }
+    return (int)device->index;
+}
+
+static nvmlReturn_t start(enum function fn)
+{
+    struct answer answer = script_answer(fn, NO_DEVICE, NULL, 0);
+    initialized += answer.code == 0;
+    return (nvmlReturn_t)answer.code;
+}
+
+/* One query with fixed values: count, act, write. */
+static nvmlReturn_t query(enum function fn, int device, const struct out *outs, size_t count, const void *from, void *to, size_t size)
+{
+    struct answer answer = script_answer(fn, device, outs, count);
+    if (initialized <= 0)
+        return NVML_ERROR_UNINITIALIZED;
+    if (answer.writes)
+        memcpy(to, from, size);
+    return (nvmlReturn_t)answer.code;
+}
+
+static nvmlReturn_t hand_out_text(enum function fn, int device, const char *text, char *to, unsigned int length)
+{
+    struct answer answer = script_answer(fn, device, NULL, 0);
+    if (initialized <= 0)
+        return NVML_ERROR_UNINITIALIZED;
+    if (answer.writes)
+        snprintf(to, length, "%s", answer.has_text ? answer.text : text);
+    return (nvmlReturn_t)answer.code;
+}
+
+nvmlReturn_t nvmlInit_v2(void)
+{
+    return start(FN_nvmlInit_v2);
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+    (void)flags;
+    return start(FN_nvmlInitWithFlags);
+}
+
+nvmlReturn_t nvmlShutdown(void)
+{
+    struct answer answer = script_answer(FN_nvmlShutdown, NO_DEVICE, NULL, 0);
+    if (initialized <= 0)
+        return NVML_ERROR_UNINITIALIZED;
+    initialized--;
+    return (nvmlReturn_t)answer.code;
+}
+
+const char *nvmlErrorString(nvmlReturn_t result)
+{
+    static char text[256];
+    struct answer answer = script_answer(FN_nvmlErrorString, NO_DEVICE, NULL, 0);
+    snprintf(text, sizeof text, "%s", answer.has_text ? answer.text : "");
+    if (!answer.has_text)
+        snprintf(text, sizeof text, "scripted error %d", (int)result);
+    return text;
+}
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
+{
+    return hand_out_text(FN_nvmlSystemGetDriverVersion, NO_DEVICE, "570.00.00", version, length);
+}
+
+nvmlReturn_t nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSettings_t *settings)
+{
+    nvmlSystemConfComputeSettings_t value = {
+        .version = nvmlSystemConfComputeSettings_v1, .environment = NVML_CC_SYSTEM_ENVIRONMENT_PROD, .ccFeature = NVML_CC_SYSTEM_FEATURE_ENABLED};
+    struct out outs[] = {OUT(value, environment), OUT(value, ccFeature), OUT(value, devToolsMode), OUT(value, multiGpuMode)};
+    if (settings->version != nvmlSystemConfComputeSettings_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    return query(FN_nvmlSystemGetConfComputeSettings, NO_DEVICE, outs, LENGTH(outs), &value, settings, sizeof value);
+}
+
+nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *state)
+{
+    nvmlConfComputeSystemState_t value = {.environment = NVML_CC_SYSTEM_ENVIRONMENT_PROD, .ccFeature = NVML_CC_SYSTEM_FEATURE_ENABLED};
+    struct out outs[] = {OUT(value, environment), OUT(value, ccFeature), OUT(value, devToolsMode)};
+    return query(FN_nvmlSystemGetConfComputeState, NO_DEVICE, outs, LENGTH(outs), &value, state, sizeof value);
+}
+
+nvmlReturn_t nvmlSystemGetConfComputeGpusReadyState(unsigned int *isAcceptingWork)
+{
+    unsigned int ready = NVML_CC_ACCEPTING_CLIENT_REQUESTS_TRUE;
+    struct out outs[] = {{"ready", &ready, sizeof ready}};
+    return query(FN_nvmlSystemGetConfComputeGpusReadyState, NO_DEVICE, outs, LENGTH(outs), &ready, isAcceptingWork, sizeof ready);
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
+{
+    unsigned int count = script_cards();
+    struct out outs[] = {{"count", &count, sizeof count}};
+    return query(FN_nvmlDeviceGetCount_v2, NO_DEVICE, outs, LENGTH(outs), &count, deviceCount, sizeof count);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+    if (index >= CARDS_LIMIT)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlDevice_t handle = &devices[index];
+    nvmlReturn_t code = query(FN_nvmlDeviceGetHandleByIndex_v2, (int)index, NULL, 0, &handle, device, sizeof handle);
+    if (code == NVML_SUCCESS && *device == handle) {
+        handle->index = index;
+        handle->given_out = 1;
+    }
+    return code;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
+{
+    char text[64];
+    snprintf(text, sizeof text, "GPU-00000000-0000-4000-8000-%012x", (unsigned int)index_of(device));
+    return hand_out_text(FN_nvmlDeviceGetUUID, index_of(device), text, uuid, length);
+}
+
+static nvmlReturn_t pci_info(enum function fn, nvmlDevice_t device, char *busId, size_t size)
+{
+    char text[32];
+    snprintf(text, sizeof text, "00000000:%02X:00.0", (unsigned int)index_of(device) + 1);
+    return hand_out_text(fn, index_of(device), text, busId, (unsigned int)size);
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    return pci_info(FN_nvmlDeviceGetPciInfo_v2, device, pci->busIdLegacy, sizeof pci->busIdLegacy);
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    return pci_info(FN_nvmlDeviceGetPciInfo_v3, device, pci->busId, sizeof pci->busId);
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+    nvmlUtilization_t value = {.gpu = 40, .memory = 20};
+    struct out outs[] = {OUT(value, gpu), OUT(value, memory)};
+    return query(FN_nvmlDeviceGetUtilizationRates, index_of(device), outs, LENGTH(outs), &value, utilization, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+    nvmlMemory_t value = {.total = 150754820096, .free = 150000000000, .used = 754820096};
+    struct out outs[] = {OUT(value, total), OUT(value, free), OUT(value, used)};
+    return query(FN_nvmlDeviceGetMemoryInfo, index_of(device), outs, LENGTH(outs), &value, memory, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+    nvmlMemory_v2_t value = {
+        .version = nvmlMemory_v2, .total = 150754820096, .reserved = 700000000, .free = 150000000000, .used = 54820096};
+    struct out outs[] = {OUT(value, total), OUT(value, reserved), OUT(value, free), OUT(value, used)};
+    if (memory->version != nvmlMemory_v2)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    return query(FN_nvmlDeviceGetMemoryInfo_v2, index_of(device), outs, LENGTH(outs), &value, memory, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensorType, unsigned int *temp)
+{
+    unsigned int value = 35;
+    struct out outs[] = {{"temperature", &value, sizeof value}};
+    if (sensorType != NVML_TEMPERATURE_GPU)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return query(FN_nvmlDeviceGetTemperature, index_of(device), outs, LENGTH(outs), &value, temp, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *temperature)
+{
+    nvmlTemperature_t value = {.version = nvmlTemperature_v1, .sensorType = NVML_TEMPERATURE_GPU, .temperature = 36};
+    struct out outs[] = {OUT(value, temperature)};
+    if (temperature->version != nvmlTemperature_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    return query(FN_nvmlDeviceGetTemperatureV, index_of(device), outs, LENGTH(outs), &value, temperature, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *power)
+{
+    unsigned int value = 79700;
+    struct out outs[] = {{"power", &value, sizeof value}};
+    return query(FN_nvmlDeviceGetPowerUsage, index_of(device), outs, LENGTH(outs), &value, power, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *limit)
+{
+    unsigned int value = 700000;
+    struct out outs[] = {{"limit", &value, sizeof value}};
+    return query(FN_nvmlDeviceGetEnforcedPowerLimit, index_of(device), outs, LENGTH(outs), &value, limit, sizeof value);
+}
+
+/* Every field's own return is "not supported" unless the script sets `fieldReturn`; instant power is then the value `power`. */
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
+{
+    unsigned int power = 81000;
+    nvmlReturn_t field_return = NVML_ERROR_NOT_SUPPORTED;
+    struct out outs[] = {{"power", &power, sizeof power}, {"fieldReturn", &field_return, sizeof field_return}};
+    struct answer answer = script_answer(FN_nvmlDeviceGetFieldValues, index_of(device), outs, LENGTH(outs));
+    for (int i = 0; i < valuesCount && answer.writes; i++) {
+        values[i].nvmlReturn = values[i].fieldId == FIELD_POWER_INSTANT ? field_return : NVML_ERROR_NOT_SUPPORTED;
+        if (values[i].nvmlReturn == NVML_SUCCESS) {
+            values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+            values[i].value.uiVal = power;
+        }
+    }
+    return (nvmlReturn_t)answer.code;
+}
+
+/* The ready state that was asked for is the script's to remember: a later get says what its rows say. */
+nvmlReturn_t nvmlSystemSetConfComputeGpusReadyState(unsigned int isAcceptingWork)
+{
+    unsigned int asked = isAcceptingWork;
+    if (isAcceptingWork > NVML_CC_ACCEPTING_CLIENT_REQUESTS_TRUE)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return query(FN_nvmlSystemSetConfComputeGpusReadyState, NO_DEVICE, NULL, 0, &isAcceptingWork, &asked, sizeof asked);
+}
+
+nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *memInfo)
+{
+    nvmlConfComputeMemSizeInfo_t value = {.protectedMemSizeKib = 147221504};
+    struct out outs[] = {OUT(value, protectedMemSizeKib), OUT(value, unprotectedMemSizeKib)};
+    return query(FN_nvmlDeviceGetConfComputeMemSizeInfo, index_of(device), outs, LENGTH(outs), &value, memInfo, sizeof value);
+}

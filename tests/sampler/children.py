@@ -1,0 +1,90 @@
+"""Real processes that behave like a collector, or unlike one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from guest_api import guest_api_pb2
+
+# A card as one H200 shows it; the memory total does not fit into 32 bits.
+CARD = guest_api_pb2.GpuDevice(
+    index=0,
+    uuid="GPU-8c1e2a60-0f3c-4f0e-9d6a-3a2b1c0d9e8f",
+    pci_bus_id="00000000:01:00.0",
+    utilization_gpu=0,
+    utilization_memory=0,
+    memory_total_bytes=150754820096,
+    memory_used_bytes=0,
+    memory_free_bytes=150754820096,
+    temperature_c=31,
+    power_usage_mw=79700,
+)
+SAMPLE = guest_api_pb2.GpuInfoResponse(gpus=[CARD], cc_ready=True, cc_enabled=True)
+
+
+def line_of(message: guest_api_pb2.GpuInfoResponse) -> str:
+    """The line, newline included, that the collector prints for `message`: every key there, unset as null."""
+    devices = [{field.name: _value(gpu, field.name) for field in gpu.DESCRIPTOR.fields} for gpu in message.gpus]
+    rest = {field.name: _value(message, field.name) for field in message.DESCRIPTOR.fields if field.name != "gpus"}
+    return json.dumps({"gpus": devices, **rest}) + "\n"
+
+
+def _value(message: guest_api_pb2.GpuDevice | guest_api_pb2.GpuInfoResponse, name: str) -> object:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    # mypy cannot know that `name` is one of the message's optional fields.
+    if field.has_presence and not message.HasField(name):  # type: ignore[arg-type]
+        return None
+    value = getattr(message, name)
+    return list(value) if name == "errors" else value
+
+
+def shell(script: str, *arguments: str) -> list[str]:
+    """argv of a shell that runs `script`, a few milliseconds of work."""
+    return ["/bin/sh", "-c", script, "collector", *arguments]
+
+
+def prints(text: str) -> list[str]:
+    """argv of a process that prints `text` and exits with 0."""
+    return shell('printf %s "$1"', text)
+
+
+def python(script: str, *arguments: str) -> list[str]:
+    """argv of a Python without site packages that runs `script`."""
+    return [sys.executable, "-I", "-S", "-c", script, *arguments]
+
+
+def children_of(pid: int | None = None) -> list[int]:
+    """Process ids of all children of this process (or of `pid`), zombies included."""
+    parent = os.getpid() if pid is None else pid
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _stat(entry)) is not None and int(stat[1]) == parent:
+            found.append(int(entry.name))
+    return found
+
+
+def state_of(pid: int) -> str | None:
+    """The one-letter state of a process, None when it is gone."""
+    stat = _stat(Path("/proc", str(pid)))
+    return None if stat is None else stat[0]
+
+
+def group_of(pgid: int) -> Iterable[int]:
+    """All processes of a process group that still run."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            stat = _stat(entry)
+            if stat is not None and int(stat[2]) == pgid and stat[0] != "Z":
+                yield int(entry.name)
+
+
+def _stat(entry: Path) -> list[str] | None:
+    """State, parent, group, … of /proc/<pid>/stat (proc(5)); the name before them may hold anything."""
+    try:
+        return (entry / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
