@@ -1,7 +1,8 @@
 """One syntax for addresses, parsed before gRPC sees them.
 
 gRPC's own parsing is no check: a missing port means 443, port 99999 wraps around, and an unknown scheme becomes a DNS name. So every
-address of a flag or a file is parsed here first, and only a parsed address is ever turned into a gRPC target.
+address of a flag or a file is parsed here first, and only a parsed address is ever turned into a gRPC target. Two texts for one address
+parse to equal values, so that "registered twice" is a comparison; it refuses what would need the network to decide (no name is resolved).
 
     vsock:CID:PORT          AF_VSOCK; CID a number, `any`, `host` or `local`
     hvsock:/path:PORT       hybrid vsock of Firecracker and Cloud Hypervisor: a Unix socket that speaks CONNECT
@@ -15,12 +16,21 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import quote
 
 # Special CIDs of vsock(7).
 VSOCK_CIDS = {"any": 0xFFFFFFFF, "local": 1, "host": 2}
+VSOCK_CID_ANY = VSOCK_CIDS["any"]
+# Lets the kernel choose when listening (vsock(7)); no text parses to it.
+VSOCK_PORT_ANY = 0xFFFFFFFF
+VSOCK_CID_HOST = VSOCK_CIDS["host"]
+# CID 0 means the hypervisor and is reserved (vsock(7)); nothing listens there.
+VSOCK_CID_RESERVED = 0
 # sun_path is 108 bytes with its terminating zero (unix(7)).
 UNIX_PATH_BYTES = 107
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+# Interface names have at most 15 bytes (IFNAMSIZ); an index is digits.
+_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 _SYNTAX = "use unix:/path, HOST:PORT, [v6]:PORT, vsock:CID:PORT or hvsock:/path:PORT"
 
 
@@ -39,8 +49,8 @@ class UnixAddress:
 
     @property
     def grpc_target(self) -> str:
-        """The address as gRPC takes it."""
-        return f"unix:{self.path}"
+        """The address as gRPC takes it, to dial and to listen: a URI, so `%`, `?` and `#` of the path are escaped."""
+        return f"unix:{quote(self.path)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +65,12 @@ class TcpAddress:
 
     @property
     def grpc_target(self) -> str:
-        """The address as gRPC takes it, with the scheme spelt out so that no host name is taken for a scheme."""
+        """The address as gRPC dials it, with the scheme spelt out so that no host name is taken for a scheme."""
         try:
             version = ipaddress.ip_address(self.host).version
         except ValueError:
             return f"dns:{self}"
-        return f"ipv{version}:{self}"
+        return f"ipv{version}:{str(self).replace('%', '%25')}"
 
     @property
     def loopback(self) -> bool:
@@ -97,6 +107,16 @@ class HvsockAddress:
 Address: TypeAlias = UnixAddress | TcpAddress | VsockAddress | HvsockAddress
 
 
+def require_dialable(address: Address) -> Address:
+    """`address` itself; raises AddressError when one can listen there but not dial it."""
+    match address:
+        case TcpAddress(port=0):
+            raise AddressError(f"{address} cannot be dialled: port 0 only lets a listener choose")
+        case VsockAddress(cid=0 | 0xFFFFFFFF):
+            raise AddressError(f"{address} cannot be dialled: name the guest's own CID, `host` or `local`")
+    return address
+
+
 def parse_address(text: str) -> Address:
     """The address that `text` names; raises AddressError with the text, shortened, and what is allowed."""
     scheme, colon, rest = text.partition(":")
@@ -118,10 +138,7 @@ def _tcp(text: str) -> TcpAddress:
     host, _, port = text.rpartition(":")
     number = _number(text, port, "port", 0, 65535)
     if host.startswith("[") and host.endswith("]"):
-        try:
-            return TcpAddress(str(ipaddress.IPv6Address(host[1:-1])), number)
-        except ValueError:
-            raise _refusal(text, "what stands in brackets is no IPv6 address") from None
+        return TcpAddress(_ipv6(text, host[1:-1]), number)
     if ":" in host:
         raise _refusal(text, f"an IPv6 address needs brackets, and no other scheme is known; {_SYNTAX}")
     if not _HOST.fullmatch(host):
@@ -131,14 +148,30 @@ def _tcp(text: str) -> TcpAddress:
             return TcpAddress(str(ipaddress.IPv4Address(host)), number)
         except ValueError:
             raise _refusal(text, "its host is no IPv4 address") from None
-    return TcpAddress(host, number)
+    return TcpAddress(host.lower(), number)
+
+
+def _ipv6(text: str, host: str) -> str:
+    try:
+        parsed = ipaddress.IPv6Address(host)
+    except ValueError:
+        raise _refusal(text, "what stands in brackets is no IPv6 address") from None
+    if parsed.scope_id is not None and not _SCOPE.fullmatch(parsed.scope_id):
+        raise _refusal(text, "the scope after % is no interface")
+    return str(parsed)
 
 
 def _path(text: str, path: str) -> str:
     if not path.startswith("/"):
         raise _refusal(text, "the path must be absolute")
-    if "\0" in path or len(path.encode()) > UNIX_PATH_BYTES:
-        raise _refusal(text, f"the path must have at most {UNIX_PATH_BYTES} bytes and no NUL")
+    if not path.isprintable():
+        raise _refusal(text, "the path must be printable UTF-8")
+    # `//` and `/./` name the same file; `..` stays, because it may follow a symbolic link.
+    path = "/" + "/".join(part for part in path.split("/") if part not in {"", "."})
+    if len(path.encode()) > UNIX_PATH_BYTES:
+        raise _refusal(text, f"the path must have at most {UNIX_PATH_BYTES} bytes")
+    if path == "/":
+        raise _refusal(text, "the path names no file")
     return path
 
 
@@ -148,7 +181,7 @@ def _cid(text: str, cid: str) -> int:
 
 def _number(text: str, digits: str, what: str, low: int, high: int) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", digits) or not low <= int(digits) <= high:
-        raise _refusal(text, f"the {what} must be from {low} to {high}")
+        raise _refusal(text, f"the {what} must be from {low} to {high}; {_SYNTAX}")
     return int(digits)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 
@@ -22,9 +23,14 @@ def escape(text: str) -> str:
 
 class _Formatter(logging.Formatter):
     def message(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
+        try:
+            text = record.getMessage()
+        except Exception as error:  # noqa: BLE001  # a wrong log call must neither raise nor write lines of its own
+            text = f"{record.msg!r} {record.args!r} (does not format: {error!r})"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
+        if record.stack_info:
+            text += "\n" + self.formatStack(record.stack_info)
         return text if len(text) <= LINE_LIMIT else text[:LINE_LIMIT] + "…"
 
     def stamp(self, record: logging.LogRecord) -> str:
@@ -54,7 +60,12 @@ class JsonFormatter(_Formatter):
 
 
 def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
-    """Send all logging of this process to stderr in `log_format` ("text" or "json")."""
+    """Send all logging of this process to stderr in `log_format` ("text" or "json").
+
+    Called before grpc is imported, it also silences the lines that gRPC's C core writes to stderr past all of this (a client that breaks
+    off a TLS handshake makes one); GRPC_VERBOSITY of the environment still wins.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()

@@ -1,31 +1,37 @@
-"""The frame of a gRPC server process: listen, health, reflection, stop on a signal with calls in flight finished.
+"""The frame of a gRPC server process: listen, health, reflection, stop with calls in flight finished.
 
 Guest agent and proxy share it, so that both start, refuse and stop alike. It refuses to half-start: either every address is bound or
-none stays bound. Rejected: grpc's own bind errors (they name neither the address nor the reason).
+none stays bound. Rejected: grpc's own bind errors (they name neither the address nor the reason) and its own name resolution (it is content
+with one address of several).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from guest_transport import options, socket_files
-from guest_transport.addresses import Address, TcpAddress, UnixAddress
-from guest_transport.errors import ListenError, StartError
+from guest_transport import health, options, socket_files, tcp, unix_sockets, vsock
+from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
+from guest_transport.errors import ListenError
+from guest_transport.peers import Peers
+from guest_transport.relayed_listeners import RelayedListeners
+from guest_transport.running import run
+
+__all__ = ["STOP_GRACE_SECONDS", "GrpcServer", "Service", "run"]
 
 log = logging.getLogger(__name__)
 
-# Calls in flight get this long to finish after SIGTERM; the process must be gone after 5 s (the door's promise).
-STOP_GRACE_SECONDS = 4.0
+# Calls in flight get this long to finish after SIGTERM; with the farewell of health it stays under the 5 s of the door's promise.
+STOP_GRACE_SECONDS = 3.5
+# After the grace gRPC cancels what is left and closes every connection; it has always taken less, and is not waited for longer.
+_CUT_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,11 @@ class Service:
 class GrpcServer:
     """A gRPC server on any number of addresses, with health and reflection.
 
-    Health is overall ("") and per service: SERVING from start() on, NOT_SERVING from the begin of stop().
+    Health is overall ("") and per service: SERVING from start() on, NOT_SERVING from the begin of stop(). `stopping` is set at the begin of
+    stop(), for handlers whose streams would otherwise never end.
+
+    vsock listeners take connections from `vsock_cids` only (default: the host). With `identify_unix`, `peers` knows the uid, gid and pid
+    of Unix clients, at the price of a relay between them and gRPC; a server with a vsock listener relays its Unix listeners as well.
     """
 
     def __init__(
@@ -48,6 +58,9 @@ class GrpcServer:
         *,
         socket_mode: int = 0o660,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        peers: Peers | None = None,
+        identify_unix: bool = False,
+        vsock_cids: Collection[int] = (VSOCK_CID_HOST,),
     ) -> None:
         self._services = services
         self._socket_mode = socket_mode
@@ -56,8 +69,13 @@ class GrpcServer:
             options=options.server_options(),
             maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
         )
-        self._health = HealthServicer()
+        self._health = health.Health(service.full_name for service in services)
         self._sockets: list[socket_files.SocketFile] = []
+        self._identify_unix = identify_unix
+        self._vsock_cids = vsock_cids
+        self._relayed: RelayedListeners | None = None
+        self.peers = peers if peers is not None else Peers()
+        self.stopping = asyncio.Event()
         self.addresses: list[Address] = []
 
     async def start(self, listen: Sequence[Address]) -> None:
@@ -65,68 +83,97 @@ class GrpcServer:
         for service in self._services:
             service.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [service.full_name for service in self._services]
-        reflection.enable_server_reflection(
-            [*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME], self._server
-        )
+        names = [*(service.full_name for service in self._services), health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(names, self._server)
         try:
-            for address in listen:
-                self.addresses.append(self._bind(address))
-        except ListenError:
-            self._release_sockets()
+            await self._bind_all(listen)
+        except BaseException:
+            await self._let_go()
             raise
         await self._server.start()
-        for name in ["", *names]:
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        if self._relayed is not None:
+            self._relayed.start()
+        self._health.serve()
         for address in self.addresses:
             log.info("listening on %s", address)
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Say NOT_SERVING, let calls in flight finish within `grace_seconds`, remove the socket files."""
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_seconds)
-        self._release_sockets()
+        self.stopping.set()
+        if self._relayed is not None:
+            self._relayed.stop_accepting()
+        await self._health.stop()
+        try:
+            await asyncio.wait_for(self._server.stop(grace_seconds), grace_seconds + _CUT_SECONDS)
+        except TimeoutError:
+            log.warning("connections still open %s s after the grace period; leaving them", _CUT_SECONDS)
+        finally:
+            await self._release_sockets()
 
-    def _bind(self, address: Address) -> Address:
+    async def _bind_all(self, listen: Sequence[Address]) -> None:
+        if self._identify_unix or any(isinstance(address, VsockAddress) for address in listen):
+            self._relayed = RelayedListeners(self.peers, self._vsock_cids)
+        # First everything that can be found out without gRPC, which cannot let go of a port again before it has served on it.
+        ports = [await self._prepare(address) for address in listen]
+        if self._relayed is not None:
+            self._add_port(self._relayed.grpc_target)
+        self.addresses = [bind() for bind in ports]
+
+    async def _prepare(self, address: Address) -> Callable[[], Address]:
+        """Claims and tries `address`; what it returns binds it and says where."""
         match address:
             case UnixAddress():
                 held = socket_files.SocketFile.claim(address.path)
                 self._sockets.append(held)
-                with held.binding(self._socket_mode):
-                    self._add_port(address)
-                return address
+                return partial(self._bind_unix, address, held)
             case TcpAddress():
-                return TcpAddress(address.host, self._add_port(address))
-        raise ListenError(f"{address}: listening on this kind of address is not built yet; use unix:/path or HOST:PORT")
+                return partial(self._bind_tcp, address, await tcp.own_hosts(address))
+            case VsockAddress():
+                assert self._relayed is not None  # noqa: S101  # made by _bind_all for just this case
+                listener = vsock.listen(address)
+                self._relayed.add_vsock(address, listener)
+                chosen = VsockAddress(address.cid, listener.getsockname()[1])
+                return lambda: chosen
+            case HvsockAddress():
+                raise ListenError(
+                    f"{address}: cannot listen: hvsock is the host's side; in the guest use vsock:any:{address.port}"
+                )
 
-    def _add_port(self, address: UnixAddress | TcpAddress) -> int:
+    def _bind_unix(self, address: UnixAddress, held: socket_files.SocketFile) -> Address:
+        with held.binding(self._socket_mode):
+            if self._relayed is None:
+                self._add_port(address.grpc_target)
+                return address
+            try:
+                self._relayed.add_unix(address, unix_sockets.listen(address.path))
+            except OSError as error:
+                raise ListenError(f"{address}: cannot listen: {error.strerror}") from error
+        return address
+
+    def _bind_tcp(self, address: TcpAddress, hosts: Sequence[str]) -> Address:
+        port = address.port
+        for host in hosts:
+            # Port 0 is chosen for the first address of a name; the others get the same.
+            port = self._add_port(str(TcpAddress(host, port)))
+        return TcpAddress(address.host, port)
+
+    def _add_port(self, target: str) -> int:
         try:
-            return self._server.add_insecure_port(address.grpc_target)
+            return self._server.add_insecure_port(target)
         except RuntimeError as error:
-            raise ListenError(f"{address}: cannot listen: the address is taken or not of this host") from error
+            # All that can be told apart was tried before; what is left is somebody who was faster.
+            raise ListenError(f"{target}: cannot listen: another program took it just now; try again") from error
 
-    def _release_sockets(self) -> None:
+    async def _let_go(self) -> None:
+        """After a start that failed: nothing stays bound."""
+        # gRPC (1.85) frees its ports only when it stops after a start.
+        await self._server.start()
+        await self._server.stop(None)
+        await self._release_sockets()
+
+    async def _release_sockets(self) -> None:
+        if self._relayed is not None:
+            await self._relayed.close()
         for held in self._sockets:
             held.release()
         self._sockets.clear()
-
-
-def run(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run `main` in a fresh event loop until it returns; SIGTERM and SIGINT set its event.
-
-    Returns the exit status: 0, or that of the StartError that `main` raised, whose one line goes to stderr.
-    """
-
-    async def with_signals() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await main(stop)
-
-    try:
-        asyncio.run(with_signals())
-    except StartError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_status
-    return 0

@@ -1,18 +1,28 @@
 """A Unix socket's path, held by one server at a time and never open wider than its mode.
 
 gRPC removes whatever socket lies at a path before it binds, and with it a live server's door. So a path is claimed first, through a lock
-on a file beside it: the kernel drops the lock when its holder dies, however it dies, and a stale socket needs no clean-up by hand.
+on a file beside it: the kernel drops the lock when its holder dies, however it dies, and a stale socket needs no clean-up by hand. A socket
+of somebody who knows nothing of the lock is tried with connect(2); one that answers is left alone, and so is anything that is no socket.
+
+Rejected: connect(2) alone (between bind and listen a starting server looks dead); a lock on the folder (whoever may read the folder could
+hold it); a lock on the socket itself (it cannot be opened).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from guest_transport.errors import ListenError
+
+# A holder that ends removes its lock file; whoever opened it just before tries again. Each try needs another holder to end meanwhile.
+_CLAIM_TRIES = 10
 
 
 class SocketFile:
@@ -21,19 +31,17 @@ class SocketFile:
     def __init__(self, path: str, lock_fd: int) -> None:
         self.path = path
         self._lock_fd = lock_fd
+        self._bound: tuple[int, int] | None = None
 
     @classmethod
     def claim(cls, path: str) -> SocketFile:
-        """Claim `path`; raises ListenError when another live server holds it or its folder cannot be written."""
+        """Claim `path`; raises ListenError when a live server holds it, it is no socket, or its folder cannot be written."""
+        fd = _lock(path)
         try:
-            fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise ListenError(f"unix:{path}: cannot listen: {error.strerror}: {error.filename}") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            raise ListenError(f"unix:{path}: cannot listen: another server holds it") from error
+            _make_way(path)
+        except BaseException:
+            _unlock(path, fd)
+            raise
         return cls(path, fd)
 
     @contextlib.contextmanager
@@ -44,10 +52,72 @@ class SocketFile:
             yield
         finally:
             os.umask(before)
-        Path(self.path).chmod(mode)
+        try:
+            made = os.lstat(self.path)
+            Path(self.path).chmod(mode)
+        except OSError as error:
+            raise ListenError(f"unix:{self.path}: cannot listen: {error.strerror}") from error
+        self._bound = (made.st_dev, made.st_ino)
 
     def release(self) -> None:
-        """Remove the socket and let go of the path."""
-        Path(self.path).unlink(missing_ok=True)
-        Path(f"{self.path}.lock").unlink(missing_ok=True)
-        os.close(self._lock_fd)
+        """Remove the socket, if it is still the one that was bound, and let go of the path."""
+        with contextlib.suppress(OSError):
+            now = os.lstat(self.path)
+            if (now.st_dev, now.st_ino) == self._bound:
+                Path(self.path).unlink()
+        _unlock(self.path, self._lock_fd)
+
+
+def _lock(path: str) -> int:
+    for _ in range(_CLAIM_TRIES):
+        try:
+            fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            raise ListenError(f"unix:{path}: cannot listen: {error.strerror}: {error.filename}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise ListenError(
+                f"unix:{path}: cannot listen: another server holds it; stop that one or choose another path"
+            ) from error
+        if _is_at(fd, f"{path}.lock"):
+            return fd
+        os.close(fd)
+    raise ListenError(f"unix:{path}: cannot listen: {path}.lock keeps being replaced; start one server at a time")
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Whether the open file is still the one at `path`: its holder may have removed it between our open and our lock."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
+def _unlock(path: str, fd: int) -> None:
+    # Removed before the lock goes, never after: the name may be the next holder's by then.
+    with contextlib.suppress(OSError):
+        Path(f"{path}.lock").unlink()
+    os.close(fd)
+
+
+def _make_way(path: str) -> None:
+    """Remove a socket that nobody has open any more; raises ListenError for anything else at the path."""
+    try:
+        kind = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ListenError(f"unix:{path}: cannot listen: {error.strerror}") from error
+    if not stat.S_ISSOCK(kind):
+        raise ListenError(f"unix:{path}: cannot listen: what lies there is no socket; move it away or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        refusal = probe.connect_ex(path)
+    # ECONNREFUSED: bound once, and nobody has it open any more. Everything else is somebody's: 0 and EAGAIN (its queue is full) a live
+    # server, EPROTOTYPE a socket of another type, EACCES one that is not ours to judge.
+    if refusal not in {errno.ECONNREFUSED, errno.ENOENT}:
+        raise ListenError(f"unix:{path}: cannot listen: a socket of another program is there; stop it or choose another path")
+    with contextlib.suppress(OSError):
+        Path(path).unlink()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
+from guest_client.guestctl.cli import run
+
 
 def main() -> int:
     """Run the command; returns its exit status."""
-    raise NotImplementedError
+    return run(sys.argv[1:])
 
 
 if __name__ == "__main__":

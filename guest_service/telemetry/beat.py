@@ -12,6 +12,9 @@ from dataclasses import dataclass
 # Two gaps agree when they differ by at most this share of the longer one.
 AGREEMENT = 0.2
 
+# An hourly cron job has a beat worth meeting; somebody who looked twice a day is no beat, and a plan must not outlive all memory of it.
+LONGEST_BEAT_SECONDS = 2 * 3600.0
+
 # Callers that are remembered, the least recently seen is dropped: a host, a few scrapers and some dashboards, not a crowd.
 REMEMBERED_CALLERS = 32
 
@@ -25,9 +28,9 @@ class Beat:
 
 
 def beat_of(gap: float, gap_before: float) -> Beat | None:
-    """The beat that two gaps make, None when they do not agree."""
+    """The beat that two gaps make, None when they do not agree or are too long for one."""
     longer, apart = max(gap, gap_before), abs(gap - gap_before)
-    if longer <= 0 or apart > AGREEMENT * longer:
+    if not 0 < longer <= LONGEST_BEAT_SECONDS or apart > AGREEMENT * longer:
         return None
     return Beat((gap + gap_before) / 2, apart)
 

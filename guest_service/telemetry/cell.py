@@ -51,6 +51,7 @@ class Cell:
         self._changed = asyncio.Event()
         self._count = 0
         self._closed = False
+        self._forgotten = False
         self._durations: deque[float] = deque(maxlen=REMEMBERED_DURATIONS)
         self._finished_at = -math.inf
         self._allowed_at = -math.inf
@@ -110,10 +111,13 @@ class Cell:
         return True
 
     def forget(self) -> None:
-        """Drop the outcome, because what it told of is gone (the driver was unloaded); a back-off goes with it, the spacing stays."""
-        if self.outcome is not None:
-            self.outcome = None
-            self._allowed_at = self._finished_at + self._ttl_seconds
+        """Drop the outcome, and that of a sample being taken: what they tell of is gone (the driver was unloaded).
+
+        A back-off goes with it, the spacing stays.
+        """
+        self.outcome = None
+        self._forgotten = self.refreshing
+        self._allowed_at = self._finished_at + self._ttl_seconds
 
     async def close(self) -> None:
         """Take no more samples; callers that wait are told so, a sample that is being taken is given up."""
@@ -130,16 +134,21 @@ class Cell:
             except Exception:
                 log.exception("taking a GPU sample failed for a reason that no one foresaw")
                 outcome = failure(OutcomeKind.CRASH, "internal error while taking a GPU sample; the agent's log has it")
-            self._finished_at = self._clock()
-            self._allowed_at = self._finished_at + (self._backoff_seconds if outcome.failed else self._ttl_seconds)
-            if not outcome.failed:
-                self._durations.append(outcome.took_seconds)
-            self.outcome = outcome
-            self._count += 1
-            self._on_outcome(outcome)
+            self._keep(outcome)
         finally:
             self._refresh = None
             self._tell()
+
+    def _keep(self, outcome: Outcome) -> None:
+        self._finished_at = self._clock()
+        backing_off = outcome.failed and not self._forgotten
+        self._allowed_at = self._finished_at + (self._backoff_seconds if backing_off else self._ttl_seconds)
+        if not outcome.failed:
+            self._durations.append(outcome.took_seconds)
+        self.outcome = None if self._forgotten else outcome
+        self._forgotten = False
+        self._count += 1
+        self._on_outcome(outcome)
 
     def _tell(self) -> None:
         """Wake all who wait now; those who come later wait for the next event."""

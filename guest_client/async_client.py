@@ -1,0 +1,128 @@
+"""Asynchronous clients of a guest's agent and of the VMM proxy, over one channel each that connects with the first call.
+
+A client belongs to the event loop in which it made its first call. It never retries: only its caller knows whether Shutdown may run twice.
+The methods stand in guest_client.methods, inherited because a descriptor needs a class to stand in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from guest_client.asking import Ask, AsyncCaller, Items, ItemT, Pages, ReplyT, Stream, checked, following_token
+from guest_client.dialing import dialled
+from guest_client.errors import CallError, ClientClosedError, call_error
+from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
+from guest_transport.addresses import Address
+from guest_transport.dialing import DialTarget, dial_target
+from guest_transport.options import channel_options
+
+
+class AsyncChannelCaller(AsyncCaller):
+    """Makes prepared calls on a channel to `address`; `async with` closes it, and so does close().
+
+    `timeout_seconds` is what a call may take when it names no bound itself. `metadata` goes with every call. `credentials` make it a
+    TLS channel. Raises InvalidAddressError when `address` is none.
+    """
+
+    def __init__(
+        self,
+        address: str | Address,
+        *,
+        timeout_seconds: float | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.address = dialled(address)
+        self.default_timeout_seconds = None if timeout_seconds is None else checked_seconds("timeout_seconds", timeout_seconds)
+        self._credentials = credentials
+        self._metadata = tuple(metadata)
+        self._target: DialTarget | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight are cancelled. May be called again."""
+        self._closed = True
+        channel, self._channel = self._channel, None
+        target, self._target = self._target, None
+        if channel is not None:
+            await channel.close()
+        if target is not None:
+            await target.close()
+
+    async def call(self, ask: Ask[ReplyT]) -> ReplyT:
+        """Make one call; raises a CallError, or ClientClosedError after close()."""
+        method = self._open().unary_unary(
+            ask.path,
+            request_serializer=type(ask.request).SerializeToString,
+            response_deserializer=ask.reply.FromString,
+        )
+        try:
+            reply = await method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
+        except grpc.RpcError as error:
+            raise self._call_error(error, ask) from error
+        return checked(ask, reply, self.address)
+
+    def iterate(self, items: Items[ItemT]) -> AsyncGenerator[ItemT, None]:
+        """Yield the items of a stream or of all pages; closing the generator cancels the call."""
+        return self._stream(items) if isinstance(items, Stream) else self._pages(items)
+
+    async def _stream(self, items: Stream[ReplyT, ItemT]) -> AsyncGenerator[ItemT, None]:
+        ask = items.ask
+        method = self._open().unary_stream(
+            ask.path,
+            request_serializer=type(ask.request).SerializeToString,
+            response_deserializer=ask.reply.FromString,
+        )
+        call = method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
+        try:
+            async for reply in call:
+                yield items.item(checked(ask, reply, self.address))
+        except grpc.RpcError as error:
+            raise self._call_error(error, ask) from error
+        finally:
+            call.cancel()
+
+    async def _pages(self, pages: Pages[ReplyT, ItemT]) -> AsyncGenerator[ItemT, None]:
+        token = ""
+        while True:
+            reply = await self.call(pages.ask(token))
+            for item in pages.items(reply):
+                yield item
+            token = following_token(pages, reply, token, self.address)
+            if not token:
+                return
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._closed:
+            raise ClientClosedError(f"the client of {self.address} is closed")
+        if self._channel is None:
+            options = channel_options(self.address)
+            self._target = dial_target(self.address)
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=options)
+            else:
+                self._channel = grpc.aio.secure_channel(self._target.grpc_target, self._credentials, options=options)
+        return self._channel
+
+    def _call_error(self, error: grpc.RpcError, ask: Ask[ReplyT]) -> CallError:
+        refusal = self._target.last_refusal if self._target is not None else None
+        return call_error(error, method=ask.about, address=str(self.address), refusal=refusal)
+
+
+class AsyncGuestClient(GuestMethods, AsyncChannelCaller):
+    """One guest's agent, asked directly."""
+
+
+class AsyncProxyClient(ProxyMethods, AsyncChannelCaller):
+    """All guests of a host, asked through its VMM proxy."""

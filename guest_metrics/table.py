@@ -1,0 +1,210 @@
+"""Every metric family that Guestscope serves, once: a name, its kind, its labels, its help.
+
+Pages, docs/metrics.md and tests are made from this table, because a family whose name lives in two places gets renamed in one of them,
+and a renamed metric breaks dashboards of people who never hear of it. It refuses to know where values come from. Rejected: declaring
+families beside the code that fills them (the order on the page, the reference and the proxy's copy would each be kept by hand).
+
+Order here is the order on a page. Labels that a proxy puts in front (`vm_id`, `vm_…`) are not listed: a family holds for one guest.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Kind(enum.Enum):
+    """What a family is. INFO is a gauge that is always 1 in the 0.0.4 format, which has no kind of its own for it."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    INFO = "info"
+    HISTOGRAM = "histogram"
+
+
+# Units that OpenMetrics is told about: the last word of a name, when it is one of these.
+UNITS = ("bytes", "seconds", "ratio", "celsius", "percent", "milliwatts")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric family. `name` is what stands on a sample line (of a histogram: without _bucket, _sum, _count)."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def openmetrics_name(self) -> str:
+        """The family's name in OpenMetrics, where `_total` and `_info` belong to the sample."""
+        suffix = {Kind.COUNTER: "_total", Kind.INFO: "_info"}.get(self.kind, "")
+        return self.name.removesuffix(suffix)
+
+    @property
+    def unit(self) -> str:
+        """The unit in the name, or empty."""
+        word = self.openmetrics_name.rpartition("_")[2]
+        return word if word in UNITS and self.kind is not Kind.INFO else ""
+
+
+def _gauge(name: str, text: str, *labels: str) -> Family:
+    return Family(name, Kind.GAUGE, text, labels)
+
+
+def _counter(name: str, text: str, *labels: str) -> Family:
+    return Family(name, Kind.COUNTER, text, labels)
+
+
+def _info(name: str, text: str, *labels: str) -> Family:
+    return Family(name, Kind.INFO, text, labels)
+
+
+# --- The guest's system, from SystemInfo and the container list -----------------------------------------------------------------------
+GUEST_INFO = _info("dstack_guest_info", "The guest's system.", "os_name", "os_version", "kernel_version", "cpu_model")
+GUEST_CPUS = _gauge("dstack_guest_cpus", "Logical processors online.")
+GUEST_MEMORY_TOTAL = _gauge("dstack_guest_memory_total_bytes", "Memory of the guest.")
+GUEST_MEMORY_AVAILABLE = _gauge("dstack_guest_memory_available_bytes", "Memory that new work can use without swapping.")
+GUEST_MEMORY_USED = _gauge("dstack_guest_memory_used_bytes", "Memory in use.")
+GUEST_MEMORY_FREE = _gauge("dstack_guest_memory_free_bytes", "Memory not used for anything.")
+GUEST_SWAP_TOTAL = _gauge("dstack_guest_swap_total_bytes", "Swap of the guest.")
+GUEST_SWAP_USED = _gauge("dstack_guest_swap_used_bytes", "Swap in use.")
+GUEST_SWAP_FREE = _gauge("dstack_guest_swap_free_bytes", "Swap not in use.")
+GUEST_UPTIME = _gauge("dstack_guest_uptime_seconds", "Time since the guest booted.")
+GUEST_LOAD1 = _gauge("dstack_guest_load1", "Load average over 1 minute.")
+GUEST_LOAD5 = _gauge("dstack_guest_load5", "Load average over 5 minutes.")
+GUEST_LOAD15 = _gauge("dstack_guest_load15", "Load average over 15 minutes.")
+_DISK = ("name", "mount_point")
+GUEST_DISK_TOTAL = _gauge("dstack_guest_disk_total_bytes", "Size of a data disk's file system.", *_DISK)
+GUEST_DISK_FREE = _gauge("dstack_guest_disk_free_bytes", "Free for unprivileged users on a data disk.", *_DISK)
+GUEST_DISK_USED = _gauge("dstack_guest_disk_used_bytes", "Size less what is free for unprivileged users.", *_DISK)
+GUEST_DISK_USED_RATIO = _gauge("dstack_guest_disk_used_ratio", "Used share of a data disk, 0 to 1.", *_DISK)
+GUEST_CONTAINER_INFO = _info(
+    "dstack_guest_container_info", "A container, running or not; ids have 12 characters.", "id", "name", "image", "state"
+)
+GUEST_FAMILIES = (
+    GUEST_INFO,
+    GUEST_CPUS,
+    GUEST_MEMORY_TOTAL,
+    GUEST_MEMORY_AVAILABLE,
+    GUEST_MEMORY_USED,
+    GUEST_MEMORY_FREE,
+    GUEST_SWAP_TOTAL,
+    GUEST_SWAP_USED,
+    GUEST_SWAP_FREE,
+    GUEST_UPTIME,
+    GUEST_LOAD1,
+    GUEST_LOAD5,
+    GUEST_LOAD15,
+    GUEST_DISK_TOTAL,
+    GUEST_DISK_FREE,
+    GUEST_DISK_USED,
+    GUEST_DISK_USED_RATIO,
+    GUEST_CONTAINER_INFO,
+)
+
+# --- GPUs, from GpuInfoResponse ---------------------------------------------------------------------------------------------------------
+# The index moves when cards are enumerated anew; uuid and pci_bus_id follow the card (field case A24).
+CARD_LABELS = ("index", "uuid", "pci_bus_id")
+GPU_NVML_UP = _gauge(
+    "dstack_gpu_nvml_up", "1 when the last look at the GPUs had no error, which a guest without a GPU has not either."
+)
+GPU_SAMPLE_AGE = _gauge("dstack_gpu_sample_age_seconds", "Age of the GPU values on this page when they were served.")
+GPU_CC_ENABLED = _gauge("dstack_gpu_cc_enabled", "1 when confidential computing is on; absent when unknown.")
+GPU_CC_READY = _gauge("dstack_gpu_cc_ready", "1 when the GPUs accept work; absent when unknown.")
+GPU_UTILIZATION = _gauge("dstack_gpu_utilization_percent", "Share of time in which a kernel ran, 0 to 100.", *CARD_LABELS)
+GPU_MEMORY_UTILIZATION = _gauge(
+    "dstack_gpu_memory_utilization_percent", "Share of time in which GPU memory was read or written, 0 to 100.", *CARD_LABELS
+)
+GPU_MEMORY_TOTAL = _gauge("dstack_gpu_memory_total_bytes", "Memory of the card.", *CARD_LABELS)
+GPU_MEMORY_USED = _gauge(
+    "dstack_gpu_memory_used_bytes", "Memory in use, without what the driver reserves for itself.", *CARD_LABELS
+)
+GPU_MEMORY_FREE = _gauge("dstack_gpu_memory_free_bytes", "Memory not in use.", *CARD_LABELS)
+GPU_TEMPERATURE = _gauge("dstack_gpu_temperature_celsius", "Temperature of the GPU die.", *CARD_LABELS)
+GPU_POWER = _gauge("dstack_gpu_power_usage_milliwatts", "Power drawn by the card.", *CARD_LABELS)
+GPU_QUERY_ERRORS = _gauge(
+    "dstack_gpu_query_errors", "Values of the card that could not be read in the last sample.", *CARD_LABELS
+)
+GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver shows; absent when it could not be asked.")
+GPU_FAMILIES = (
+    GPU_NVML_UP,
+    GPU_SAMPLE_AGE,
+    GPU_CC_ENABLED,
+    GPU_CC_READY,
+    GPU_UTILIZATION,
+    GPU_MEMORY_UTILIZATION,
+    GPU_MEMORY_TOTAL,
+    GPU_MEMORY_USED,
+    GPU_MEMORY_FREE,
+    GPU_TEMPERATURE,
+    GPU_POWER,
+    GPU_QUERY_ERRORS,
+    GPU_NVML_DEVICES,
+)
+
+# --- The guest agent itself -------------------------------------------------------------------------------------------------------------
+GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the PCI bus; absent when the bus could not be read.")
+GPU_SAMPLES = _counter("dstack_gpu_samples_total", "GPU samples taken since the agent started.", "outcome")
+GPU_SAMPLE_DURATION = _gauge("dstack_gpu_sample_duration_seconds", "How long the last GPU sample took.")
+AGENT_BUILD_INFO = _info("guest_service_build_info", "The guest agent.", "version", "python_version")
+AGENT_PART_UP = _gauge(
+    "guest_service_part_up", "1 when this part of the page could be read; its series are absent otherwise.", "part"
+)
+AGENT_FAMILIES = (GPU_PCI_DEVICES, GPU_SAMPLES, GPU_SAMPLE_DURATION, AGENT_BUILD_INFO, AGENT_PART_UP)
+
+# --- The proxy itself -------------------------------------------------------------------------------------------------------------------
+PROXY_GUEST_UP = _gauge("vmm_proxy_guest_up", "1 when the guest gave its last answer in time.")
+PROXY_GUEST_ANSWER_AGE = _gauge("vmm_proxy_guest_answer_age_seconds", "Time since the guest's last answer.")
+PROXY_GUEST_GPU_INFO = _info(
+    "vmm_proxy_guest_gpu_info", "Joins a card's address in the guest to its address on the host.", *CARD_LABELS, "host_pci_bus_id"
+)
+PROXY_CALLS = _counter("vmm_proxy_calls_total", "Calls answered, by method and gRPC status.", "method", "code")
+PROXY_CALL_DURATION = Family(
+    "vmm_proxy_call_duration_seconds", Kind.HISTOGRAM, "Time from a call's arrival to its answer.", ("method",)
+)
+PROXY_CALLS_IN_FLIGHT = _gauge("vmm_proxy_calls_in_flight", "Calls being answered.")
+PROXY_REJECTED = _counter("vmm_proxy_rejected_total", "Calls refused before a guest was asked.", "reason")
+PROXY_REDIALS = _counter(
+    "vmm_proxy_redials_total", "Channels that were closed and dialled anew because the guest did not answer."
+)
+PROXY_IDENTITY_MISMATCHES = _counter(
+    "vmm_proxy_identity_mismatches_total", "Connections that another guest than the pinned one answered."
+)
+PROXY_DIRECTORY_ENTRIES = _gauge("vmm_proxy_directory_entries", "Guests in the directory, by state.", "state")
+PROXY_DIRECTORY_REFUSED = _gauge("vmm_proxy_directory_refused", "Directory files that are refused; the log says why.")
+PROXY_BUILD_INFO = _info("vmm_proxy_build_info", "The proxy.", "version", "python_version")
+PROXY_FAMILIES = (
+    PROXY_GUEST_UP,
+    PROXY_GUEST_ANSWER_AGE,
+    PROXY_GUEST_GPU_INFO,
+    PROXY_CALLS,
+    PROXY_CALL_DURATION,
+    PROXY_CALLS_IN_FLIGHT,
+    PROXY_REJECTED,
+    PROXY_REDIALS,
+    PROXY_IDENTITY_MISMATCHES,
+    PROXY_DIRECTORY_ENTRIES,
+    PROXY_DIRECTORY_REFUSED,
+    PROXY_BUILD_INFO,
+)
+
+# --- Either process: the names that every Prometheus client library uses ----------------------------------------------------------------
+PROCESS_CPU = _counter("process_cpu_seconds_total", "Processor time used by this process, user and system.")
+PROCESS_RESIDENT = _gauge("process_resident_memory_bytes", "Resident memory of this process.")
+PROCESS_VIRTUAL = _gauge("process_virtual_memory_bytes", "Virtual memory of this process.")
+PROCESS_START = _gauge("process_start_time_seconds", "When this process started, since 1970-01-01 UTC.")
+PROCESS_OPEN_FDS = _gauge("process_open_fds", "Open file descriptors of this process.")
+PROCESS_MAX_FDS = _gauge("process_max_fds", "Most file descriptors that this process may have open.")
+PROCESS_THREADS = _gauge("process_threads", "Threads of this process.")
+PROCESS_FAMILIES = (
+    PROCESS_CPU,
+    PROCESS_RESIDENT,
+    PROCESS_VIRTUAL,
+    PROCESS_START,
+    PROCESS_OPEN_FDS,
+    PROCESS_MAX_FDS,
+    PROCESS_THREADS,
+)
+
+ALL: tuple[Family, ...] = GUEST_FAMILIES + GPU_FAMILIES + AGENT_FAMILIES + PROXY_FAMILIES + PROCESS_FAMILIES

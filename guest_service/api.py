@@ -1,0 +1,168 @@
+"""Serves guest_api.GuestApi: each method asks one part of the agent and answers with its value or with one status.
+
+It takes every caller as hostile: requests are empty, so there is nothing to parse but one header, and an error's text says which part failed and
+why, never more. FactError becomes UNAVAILABLE, a refused Shutdown PERMISSION_DENIED, a bug of ours INTERNAL with its trace in the log only.
+Rejected: an interceptor for the errors (it would cost the constant answer of a guest without a GPU more than the answer itself).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, Protocol, TypeVar
+
+import grpc
+from google.protobuf import empty_pb2
+
+from guest_api import guest_api_pb2, guest_api_pb2_grpc
+from guest_service.host_facts.errors import FactError, PartLog
+from guest_service.host_facts.power import Power, ShutdownRefusedError
+from guest_service.telemetry.cache_control import CacheControlError, parse_max_age
+from guest_transport.serving import Service
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[empty_pb2.Empty, T]
+
+SERVICE_NAME = guest_api_pb2.DESCRIPTOR.services_by_name["GuestApi"].full_name
+
+
+class Telemetry(Protocol):
+    """What is used of the GPU telemetry."""
+
+    async def gpu_info(
+        self, caller: str, *, max_age_seconds: float | None = None, timeout_seconds: float | None = None
+    ) -> guest_api_pb2.GpuInfoResponse:
+        """The GPUs, from a sample at most so old."""
+
+
+class SystemReader(Protocol):
+    """What is used of the system's facts."""
+
+    async def read(self) -> guest_api_pb2.SystemInfo:
+        """The system now, or FactError."""
+
+
+class NetworkReader(Protocol):
+    """What is used of the network's facts."""
+
+    async def read(self) -> guest_api_pb2.NetworkInformation:
+        """The network now, or FactError."""
+
+
+class ContainerReader(Protocol):
+    """What is used of the container engine."""
+
+    async def list(self) -> guest_api_pb2.ListContainersResponse:
+        """All containers, or FactError."""
+
+
+class GuestApi(guest_api_pb2_grpc.GuestApiServicer):
+    """The servicer; its parts come from app.py."""
+
+    def __init__(
+        self,
+        *,
+        telemetry: Telemetry,
+        system: SystemReader,
+        network: NetworkReader,
+        containers: ContainerReader,
+        info: Callable[[], guest_api_pb2.GuestInfo],
+        power: Power,
+        part_log: PartLog,
+    ) -> None:
+        self._telemetry = telemetry
+        self._system = system
+        self._network = network
+        self._containers = containers
+        self._info = info
+        self._power = power
+        self._log = part_log
+
+    def service(self) -> Service:
+        """This servicer as a part of a gRPC server."""
+        return Service(SERVICE_NAME, lambda server: guest_api_pb2_grpc.add_GuestApiServicer_to_server(self, server))
+
+    async def Info(  # type: ignore[override] # the stubs' context is both kinds at once
+        self, request: empty_pb2.Empty, context: Context[guest_api_pb2.GuestInfo]
+    ) -> guest_api_pb2.GuestInfo:
+        """Who the guest is."""
+        return self._info()
+
+    async def SysInfo(  # type: ignore[override] # as above
+        self, request: empty_pb2.Empty, context: Context[guest_api_pb2.SystemInfo]
+    ) -> guest_api_pb2.SystemInfo:
+        """The operating system and its resources."""
+        return await self._ask("SysInfo", self._system.read, context)
+
+    async def GpuInfo(  # type: ignore[override] # as above
+        self, request: empty_pb2.Empty, context: Context[guest_api_pb2.GpuInfoResponse]
+    ) -> guest_api_pb2.GpuInfoResponse:
+        """The GPUs; this path has no step that a guest without one could save."""
+        max_age = None
+        metadata = context.invocation_metadata() or ()
+        for key, _ in metadata:
+            if key == "cache-control":
+                try:
+                    max_age = parse_max_age(str(value) for name, value in metadata if name == key)
+                except CacheControlError as error:
+                    refusal = str(error)
+                else:
+                    break
+                await abort(context, grpc.StatusCode.INVALID_ARGUMENT, refusal)
+        return await self._telemetry.gpu_info(
+            caller_of(context.peer()), max_age_seconds=max_age, timeout_seconds=context.time_remaining()
+        )
+
+    async def NetworkInfo(  # type: ignore[override] # as above
+        self, request: empty_pb2.Empty, context: Context[guest_api_pb2.NetworkInformation]
+    ) -> guest_api_pb2.NetworkInformation:
+        """The network."""
+        return await self._ask("NetworkInfo", self._network.read, context)
+
+    async def ListContainers(  # type: ignore[override] # as above
+        self, request: empty_pb2.Empty, context: Context[guest_api_pb2.ListContainersResponse]
+    ) -> guest_api_pb2.ListContainersResponse:
+        """The containers, running or not."""
+        return await self._ask("ListContainers", self._containers.list, context)
+
+    async def Shutdown(  # type: ignore[override] # as above
+        self, request: empty_pb2.Empty, context: Context[empty_pb2.Empty]
+    ) -> empty_pb2.Empty:
+        """Accept the shutdown; the command runs when the answer is out."""
+        peer = context.peer()
+        try:
+            first = self._power.request(peer, local_listener=peer.startswith(("unix:", "vsock:")))
+        except ShutdownRefusedError as error:
+            refusal = str(error)
+        else:
+            if first:
+                context.add_done_callback(lambda _: self._power.power_off())
+            return empty_pb2.Empty()
+        return await context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
+
+    async def _ask(self, method: str, read: Callable[[], Awaitable[T]], context: Context[T]) -> T:
+        try:
+            value = await read()
+        except FactError as error:
+            self._log.failed(method, error)
+            refusal = grpc.StatusCode.UNAVAILABLE, str(error)
+        except Exception:
+            log.exception("%s failed", method)
+            refusal = grpc.StatusCode.INTERNAL, f"{method} failed inside the guest agent; its log says why"
+        else:
+            self._log.works(method)
+            return value
+        await abort(context, *refusal)
+
+
+async def abort(context: Context[T], code: grpc.StatusCode, text: str) -> NoReturn:
+    """End the call with `code` and `text`."""
+    await context.abort(code, text)
+    raise AssertionError  # pragma: no cover -- abort never returns, but its stub does not say so
+
+
+def caller_of(peer: str) -> str:
+    """Who calls, without the port that a new connection changes: ipv4:192.0.2.7 for ipv4:192.0.2.7:40312."""
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer

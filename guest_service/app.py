@@ -1,0 +1,156 @@
+"""Builds the guest agent's parts from its configuration, joins them, and ends them in order: the only place that knows them all.
+
+Nothing is half-started: what the configuration names is read before a socket is bound, and a bound socket is given back when the next one
+fails. Stopping lets calls in flight finish, kills a collector that hangs, and is over within the door's 5 s. Rejected: a framework for
+wiring; the parts are a dozen constructor calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from guest_service.api import GuestApi
+from guest_service.config import GuestConfig, grpc_addresses, http_address
+from guest_service.host_facts.containers import ENGINE_SOCKETS, ContainerEngine
+from guest_service.host_facts.errors import PartLog
+from guest_service.host_facts.identity import Identity
+from guest_service.host_facts.network import NetworkFacts
+from guest_service.host_facts.power import Power
+from guest_service.host_facts.system import SystemFacts
+from guest_service.http.parts import HttpParts
+from guest_service.http.server import HttpServer
+from guest_service.simulator import RackError, load_rack
+from guest_service.telemetry import GpuTelemetry, build_telemetry
+from guest_transport.errors import SettingsError, StartError
+from guest_transport.logs import log_to_stderr
+from guest_transport.serving import GrpcServer
+from guest_transport.serving import run as run_server
+
+log = logging.getLogger(__name__)
+
+DISTRIBUTION = "guestscope"
+# A cold call that waits for a sample gets this long after SIGTERM; then the collector is killed, so that the call is answered within the grace.
+SAMPLE_GRACE_SECONDS = 1.5
+
+
+@dataclass(slots=True)
+class Settings:
+    """The configuration in force; a reload replaces it, and parts that ask through it see the new one."""
+
+    now: GuestConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The joined parts of one agent."""
+
+    settings: Settings
+    telemetry: GpuTelemetry
+    engine: ContainerEngine
+    server: GrpcServer
+    http: HttpServer
+
+
+def run(config: GuestConfig, reload: Callable[[], GuestConfig]) -> int:
+    """Serve until SIGTERM or SIGINT; SIGHUP takes the switches and the log level of `reload`. Returns the exit status."""
+    log_to_stderr(config.log.format, _level(config))
+    return run_server(lambda stop: serve(config, stop, reload))
+
+
+async def serve(config: GuestConfig, stop: asyncio.Event, reload: Callable[[], GuestConfig]) -> None:
+    """Serve until `stop` is set; raises StartError when something cannot be read or bound."""
+    agent = build(config)
+    async with contextlib.AsyncExitStack() as ending:
+        await agent.telemetry.start()
+        ending.push_async_callback(agent.telemetry.close)
+        ending.push_async_callback(agent.engine.close)
+        await agent.server.start(grpc_addresses(config))
+        ending.push_async_callback(_stop_serving, agent)
+        address = http_address(config.http.listen)
+        if address is not None:
+            await agent.http.start(address)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, agent.settings, reload)
+        await stop.wait()
+        log.info("stopping")
+
+
+def build(config: GuestConfig) -> Agent:
+    """Make the parts; raises SettingsError for a rack or an identity file that is wrong. Nothing runs yet."""
+    version = metadata.version(DISTRIBUTION)
+    settings = Settings(config)
+    part_log = PartLog()
+    telemetry = _telemetry(config)
+    system = SystemFacts(procfs=Path(config.host.procfs_root), data_disks=config.host.data_disks, part_log=part_log)
+    network = NetworkFacts(
+        procfs=Path(config.host.procfs_root), extra_prefixes=config.host.extra_interface_prefixes, part_log=part_log
+    )
+    engine = ContainerEngine(_engine_sockets(config))
+    identity = Identity(version=version, file=Path(config.identity.file) if config.identity.file else None)
+    api = GuestApi(
+        telemetry=telemetry,
+        system=system,
+        network=network,
+        containers=engine,
+        info=lambda: identity.info(show_tcb=settings.now.http.public_tcbinfo),
+        power=Power(config.power.shutdown_command, allow_shutdown=config.power.allow_shutdown),
+        part_log=part_log,
+    )
+    pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
+    return Agent(settings, telemetry, engine, GrpcServer([api.service()]), HttpServer(pages))
+
+
+def _telemetry(config: GuestConfig) -> GpuTelemetry:
+    gpu = config.gpu
+    try:
+        rack = None if gpu.simulate is None else load_rack(gpu.simulate)
+    except RackError as error:
+        raise SettingsError(f"gpu.simulate: {error}") from error
+    return build_telemetry(
+        sample_ttl_seconds=gpu.sample_ttl_seconds,
+        failure_backoff_seconds=gpu.failure_backoff_seconds,
+        sample_timeout_seconds=gpu.sample_timeout_seconds,
+        refresh=gpu.refresh,
+        nvml_library=None if gpu.nvml_library is None else Path(gpu.nvml_library),
+        sysfs=Path(config.host.sysfs_root),
+        simulate=rack,
+    )
+
+
+def _engine_sockets(config: GuestConfig) -> tuple[Path, ...]:
+    match config.containers.socket:
+        case "auto":
+            return ENGINE_SOCKETS
+        case "off":
+            return ()
+        case path:
+            return (Path(path),)
+
+
+async def _stop_serving(agent: Agent) -> None:
+    """Stop both servers at once, and the collector when calls still wait for it after a moment."""
+    stopping = asyncio.gather(agent.server.stop(), agent.http.stop())
+    await asyncio.wait({stopping}, timeout=SAMPLE_GRACE_SECONDS)
+    await agent.telemetry.close()
+    await stopping
+
+
+def _reload(settings: Settings, reload: Callable[[], GuestConfig]) -> None:
+    try:
+        fresh = reload()
+    except StartError as error:
+        log.error("not reloaded, the old configuration holds: %s", error)  # noqa: TRY400 -- the message is the whole cause
+        return
+    settings.now = fresh
+    logging.getLogger().setLevel(_level(fresh))
+    log.info("reloaded: switches and log level; other keys need a restart")
+
+
+def _level(config: GuestConfig) -> int:
+    return logging.getLevelNamesMapping()[config.log.level.upper()]

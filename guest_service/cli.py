@@ -1,0 +1,150 @@
+"""The doors of `guest-service`; each imports what it needs when it is opened.
+
+`--help` and `--version` must work in a broken guest, so nothing heavy is imported before a command is chosen; gpu-info is answered before this
+module is even imported. It judges only what the command line says. A refusal is one line on stderr: exit 2 for misuse and configuration,
+1 for what the machine refuses. Rejected: argparse (no lazy subcommands that list themselves).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from guest_transport.errors import StartError
+from guest_transport.logs import escape
+
+if TYPE_CHECKING:
+    from guest_service.inventory import Inventory
+
+DISTRIBUTION = "guestscope"
+_PATH = click.Path(path_type=Path)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        status = doors.main(list(arguments), prog_name="guest-service", standalone_mode=False)
+    except click.ClickException as error:
+        sys.stderr.write(f"guest-service: {escape(error.format_message())} (--help shows what is allowed)\n")
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except StartError as error:
+        sys.stderr.write(f"{escape(str(error))}\n")
+        return error.exit_status
+    return status if isinstance(status, int) else 0
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(f"guest-service {metadata.version(DISTRIBUTION)}")
+        context.exit()
+
+
+@click.group()
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit."
+)
+def doors() -> None:
+    """The guest agent: shows this machine and its GPUs to the host."""
+
+
+@doors.command()
+@click.option("--config", type=_PATH, metavar="FILE", help="Configuration (TOML); without it the defaults hold.")
+@click.option(
+    "--grpc", multiple=True, metavar="ADDR", help="Serve gRPC there: unix:/path, HOST:PORT, vsock:CID:PORT. Repeatable."
+)
+@click.option("--http", metavar="ADDR|off", help="Serve pages and /metrics there (default 127.0.0.1:8090).")
+@click.option(
+    "--simulate", metavar="RACK", help="Show the GPUs of a rack instead of real ones: h200, h200x8, none, no-driver or a file."
+)
+@click.option("--sysfs", type=_PATH, metavar="DIR", help="Root of sysfs (default /sys).")
+@click.option("--procfs", type=_PATH, metavar="DIR", help="Root of procfs (default /proc).")
+@click.option("--nvml-library", type=_PATH, metavar="FILE", help="Load this libnvidia-ml instead of the system's.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Lines on stderr as text or JSON (default text).")
+def serve(  # noqa: D417 -- the options say what they are
+    config: Path | None,
+    grpc: tuple[str, ...],
+    http: str | None,
+    simulate: str | None,
+    sysfs: Path | None,
+    procfs: Path | None,
+    nvml_library: Path | None,
+    log_format: Literal["text", "json"] | None,
+) -> int:
+    """Serve the guest's API until SIGTERM or SIGINT."""
+    from guest_service.config import Flags, load_config  # noqa: PLC0415 -- --help must not pay for it
+
+    flags = Flags(
+        grpc=grpc,
+        http=http,
+        simulate=simulate,
+        sysfs=sysfs,
+        procfs=procfs,
+        nvml_library=nvml_library,
+        log_format=log_format,
+    )
+    settings = load_config(config, flags)
+    from guest_service.app import run  # noqa: PLC0415 -- gRPC is imported only for a configuration that is right
+
+    return run(settings, lambda: load_config(config, flags))
+
+
+@doors.command("gpu-info", add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def gpu_info(arguments: tuple[str, ...]) -> int:
+    """Take one GPU sample and print it as a line of JSON."""
+    from guest_service.collector.__main__ import main as collect  # noqa: PLC0415 -- normally answered before this module
+
+    return collect(list(arguments))
+
+
+@doors.command()
+@click.option("--sysfs", type=_PATH, default=Path("/sys"), metavar="DIR", help="Root of sysfs (default /sys).")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
+def inventory(sysfs: Path, output: str) -> int:
+    """List the display devices on the PCI bus; exit 1 when the bus cannot be read."""
+    from guest_service.inventory import InventoryError, read_inventory  # noqa: PLC0415 -- --help must not pay for it
+
+    try:
+        found = read_inventory(sysfs)
+    except InventoryError as error:
+        sys.stderr.write(f"guest-service: {escape(str(error))}\n")
+        return 1
+    click.echo(inventory_json(found) if output == "json" else inventory_table(found))
+    return 0
+
+
+def inventory_json(found: Inventory) -> str:
+    """The inventory as its door promises it; numbers of PCI ids as integers."""
+    cards = [
+        {
+            "pci_bus_id": card.pci_bus_id,
+            "vendor": card.vendor,
+            "device": card.device,
+            "class": card.class_code,
+            "driver": card.driver,
+            "virtual_function": card.virtual_function,
+        }
+        for card in found.cards
+    ]
+    return json.dumps({"total": found.total, "nvidia": found.nvidia, "cards": cards})
+
+
+def inventory_table(found: Inventory) -> str:
+    """One line per card under a heading, the counts last."""
+    rows = [("PCI ADDRESS", "VENDOR", "DEVICE", "CLASS", "DRIVER", "FUNCTION")]
+    for card in found.cards:
+        function = "virtual" if card.virtual_function else "physical"
+        ids = f"{card.vendor:04x}", f"{card.device:04x}", f"{card.class_code:06x}"
+        rows.append((card.pci_bus_id, *ids, card.driver or "-", function))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    counts = f"{found.total} physical display device{'' if found.total == 1 else 's'}, {found.nvidia} of NVIDIA"
+    return "\n".join([*(lines if found.cards else ()), counts])

@@ -1,0 +1,188 @@
+"""What `guest-service serve` is told: the keys of its TOML file, each default with its reason, and the flags that win over them.
+
+Frozen and checked once, before anything starts: an unknown key, a wrong type, an impossible number or an address that does not parse is
+refused with file, key and what is allowed. Nothing here opens a device, a socket or another file than the configuration. Rejected:
+environment variables as a third place to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
+from guest_transport.errors import SettingsError
+from guest_transport.settings import read_settings
+
+# Longer than an hour is no sampling any more; it is also what keeps `inf` out.
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
+# IFNAMSIZ less its terminating zero (linux/if.h).
+InterfacePrefix = Annotated[str, msgspec.Meta(min_length=1, max_length=15)]
+
+
+class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[grpc]`."""
+
+    # The guest's own door: nothing outside the guest reaches the agent before its operator names an address (in a VM: vsock:any:8000).
+    listen: tuple[str, ...] = ("unix:/run/guest-service/guest.sock",)
+
+
+class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[http]`; what each switch shows, and to whom, stands in docs/security.md."""
+
+    # Loopback: the page tells about the tenant's machine. "off" turns it off.
+    listen: str = "127.0.0.1:8090"
+    # All off: what the guest shows in public is chosen, never a default.
+    public_sysinfo: bool = False
+    public_logs: bool = False
+    public_tcbinfo: bool = False
+    public_containers: bool = False
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[gpu]`."""
+
+    # A sample takes some 0.1 s; every 5 s at most keeps it at 2 % of a core.
+    sample_ttl_seconds: Seconds = 5.0
+    # A wedged driver must not be met with a loop of starts and kills.
+    failure_backoff_seconds: Seconds = 30.0
+    # 100 times one measured sample of one card: enumeration grows with the number of cards.
+    sample_timeout_seconds: Seconds = 10.0
+    # "ahead" serves a steady scraper fresh samples at no more cost; "lazy" samples only when asked.
+    refresh: Literal["ahead", "lazy"] = "ahead"
+    # Unset: the loader finds libnvidia-ml.so.1.
+    nvml_library: AbsolutePath | None = None
+    # A rack's name or file: no GPU is looked for.
+    simulate: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+
+
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[host]`."""
+
+    sysfs_root: AbsolutePath = "/sys"
+    procfs_root: AbsolutePath = "/proc"
+    # Mount points. The root always exists; other mounts may be the tenant's own affair.
+    data_disks: tuple[AbsolutePath, ...] = ("/",)
+    # Interfaces beside eth*, en* and wg*; bridges and veths of containers stay private.
+    extra_interface_prefixes: tuple[InterfacePrefix, ...] = ()
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[identity]`."""
+
+    # Unset: a name derived from the machine id.
+    file: AbsolutePath | None = None
+
+
+class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[power]`."""
+
+    # Unset: yes on Unix sockets and vsock, which only this machine and its host reach; no on TCP.
+    allow_shutdown: bool | None = None
+    # Program and arguments.
+    shutdown_command: Annotated[tuple[Annotated[str, msgspec.Meta(min_length=1)], ...], msgspec.Meta(min_length=1)] = (
+        "systemctl",
+        "poweroff",
+    )
+
+
+class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[containers]`."""
+
+    # "auto": Docker's or Podman's usual socket, whichever exists; "off": none is asked.
+    socket: Annotated[str, msgspec.Meta(pattern="^(auto|off|/.*)$")] = "auto"
+
+
+class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[log]`."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class GuestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole file; every table and key may be left out."""
+
+    grpc: Grpc = Grpc()
+    http: Http = Http()
+    gpu: Gpu = Gpu()
+    host: Host = Host()
+    identity: Identity = Identity()
+    power: Power = Power()
+    containers: Containers = Containers()
+    log: Log = Log()
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says; None or empty where it says nothing."""
+
+    grpc: tuple[str, ...] = ()
+    http: str | None = None
+    simulate: str | None = None
+    sysfs: Path | None = None
+    procfs: Path | None = None
+    nvml_library: Path | None = None
+    log_format: Literal["text", "json"] | None = None
+
+
+def load_config(file: Path | None, flags: Flags) -> GuestConfig:
+    """The configuration of `file` with `flags` over it; raises SettingsError in one line naming file or flag, key, and what is allowed."""
+    config = read_settings(file, GuestConfig) if file is not None else GuestConfig()
+    where = str(file)
+    if not config.grpc.listen:
+        raise SettingsError(f"{where}: grpc.listen: empty; name at least one address")
+    _addresses(f"{where}: grpc.listen", config.grpc.listen)
+    http_address(config.http.listen, f"{where}: http.listen")
+    _addresses("--grpc", flags.grpc)
+    if flags.http is not None:
+        http_address(flags.http, "--http")
+    return _with_flags(config, flags)
+
+
+def _with_flags(config: GuestConfig, flags: Flags) -> GuestConfig:
+    replace = msgspec.structs.replace
+    if flags.grpc:
+        config = replace(config, grpc=replace(config.grpc, listen=flags.grpc))
+    if flags.http is not None:
+        config = replace(config, http=replace(config.http, listen=flags.http))
+    if flags.log_format is not None:
+        config = replace(config, log=replace(config.log, format=flags.log_format))
+    gpu = {"simulate": flags.simulate, "nvml_library": flags.nvml_library and str(flags.nvml_library.absolute())}
+    host = {"sysfs_root": flags.sysfs, "procfs_root": flags.procfs}
+    return replace(
+        config,
+        gpu=replace(config.gpu, **{key: value for key, value in gpu.items() if value is not None}),
+        host=replace(config.host, **{key: str(value.absolute()) for key, value in host.items() if value is not None}),
+    )
+
+
+def grpc_addresses(config: GuestConfig) -> list[Address]:
+    """Where the gRPC server listens; load_config has checked that they parse."""
+    return _addresses("grpc.listen", config.grpc.listen)
+
+
+def http_address(text: str, where: str = "http.listen") -> TcpAddress | UnixAddress | None:
+    """Where the pages are served; None for "off"."""
+    if text == "off":
+        return None
+    address = _addresses(where, [text])[0]
+    if not isinstance(address, TcpAddress | UnixAddress):
+        raise SettingsError(f"{where}: {address} is no address for pages; use HOST:PORT, [v6]:PORT, unix:/path or off")
+    return address
+
+
+def _addresses(where: str, texts: Sequence[str]) -> list[Address]:
+    addresses: list[Address] = []
+    for text in texts:
+        try:
+            address = parse_address(text)
+        except AddressError as error:
+            raise SettingsError(f"{where}: {error}") from error
+        if address in addresses and not (isinstance(address, TcpAddress) and address.port == 0):
+            raise SettingsError(f"{where}: {address} stands there twice")
+        addresses.append(address)
+    return addresses

@@ -1,0 +1,61 @@
+"""The routes of the agent's HTTP side, and the answers that are no page.
+
+An ASGI app without a server, so that a test can run it on any socket. It refuses every method but GET and HEAD: HTTP never changes
+anything here; what changes something (Shutdown) is gRPC's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from guest_service.http.dashboard_pages import DashboardPages
+from guest_service.http.log_pages import LogPages
+from guest_service.http.metrics_page import MetricsPage
+from guest_service.http.parts import HttpParts
+
+
+def create_http_app(parts: HttpParts, *, stopping: asyncio.Event | None = None) -> Starlette:
+    """The app over `parts`; log streams end when `stopping` is set."""
+    metrics = MetricsPage(parts)
+    dashboard = DashboardPages(parts)
+    logs = LogPages(parts, stopping or asyncio.Event())
+
+    async def healthz(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_request: Request) -> Response:
+        if not parts.listening():
+            return PlainTextResponse("not ready: not every address is listened on yet\n", 503)
+        if not parts.telemetry.ready:
+            return PlainTextResponse("not ready: no GPU sample has ended yet\n", 503)
+        return PlainTextResponse("ready\n")
+
+    return Starlette(
+        routes=[
+            Route("/", dashboard.page),
+            Route("/live", dashboard.live),
+            Route("/assets/{name}", dashboard.asset),
+            Route("/metrics", metrics.answer),
+            Route("/logs/{container}", logs.answer),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+        ],
+        exception_handlers={HTTPException: _plain, Exception: _broken},
+    )
+
+
+async def _plain(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
+
+async def _broken(_request: Request, _error: Exception) -> Response:
+    # Starlette raises the error again after this answer, and it is logged there.
+    return PlainTextResponse("internal error; the agent's log has the cause\n", 500)

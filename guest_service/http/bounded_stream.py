@@ -1,0 +1,54 @@
+"""An endless source of bytes, taken until its time is over, the server stops, or its reader leaves.
+
+A followed log waits for its next line for hours, and a cancelled reader must not leave that wait behind. So each step is a task of its
+own that is cancelled with the reader, and the source is closed by aclose(), which the owner awaits where it is not cancelled itself.
+Rejected: asyncio.timeout around a generator's yield (it would cancel whoever reads, not the generator).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Self
+
+
+class BoundedStream:
+    """Iterates over `chunks`; ends when `stopping` is set, raises TimeoutError after `seconds`."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], *, stopping: asyncio.Event, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._chunks = chunks
+        self._now = loop.time
+        self._deadline = loop.time() + seconds
+        self._stop = loop.create_task(stopping.wait(), name="log stream: stopping")
+        self._step: asyncio.Future[bytes | None] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._stop.done():
+            raise StopAsyncIteration
+        step = self._step = asyncio.ensure_future(anext(self._chunks, None))
+        left = max(0.0, self._deadline - self._now())
+        await asyncio.wait({step, self._stop}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if self._stop.done():
+            raise StopAsyncIteration
+        if not step.done() or self._now() > self._deadline:
+            raise TimeoutError
+        chunk = step.result()
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        """Cancel the step that may be waiting, and close the source."""
+        for waiting in (self._stop, self._step):
+            if waiting is not None and not waiting.done():
+                waiting.cancel()
+                await asyncio.wait({waiting})
+        if self._step is not None and not self._step.cancelled():
+            # Looked at, so that a failure nobody waited for is not reported as forgotten.
+            self._step.exception()
+        if isinstance(self._chunks, AsyncGenerator):
+            await self._chunks.aclose()

@@ -1,0 +1,58 @@
+"""What holds for every request together: how many at once, and the headers that each answer carries.
+
+The 65th request is refused at once instead of queued: a scraper retries, and a queue would only make each answer late. Counted are
+requests in progress, never open connections, so that idle or half-open clients take no slot from a scrape. Rejected: uvicorn's
+limit_concurrency, which counts connections.
+"""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# A guest has a few scrapers and people; 64 at once is a mistake or an attack, and each takes up to a few MB while it is answered.
+REQUESTS_AT_ONCE = 64
+# Answers that are no page may load, run, frame and embed nothing. Pages bring a policy of their own.
+NOTHING_CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": NOTHING_CSP,
+    "cache-control": "no-store",
+}
+
+
+class RequestGate:
+    """ASGI middleware around the whole app."""
+
+    def __init__(self, app: ASGIApp, limit: int = REQUESTS_AT_ONCE) -> None:
+        self._app = app
+        self._limit = limit
+        self.in_progress = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or refuse it with 503."""
+        if scope["type"] != "http":
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["date"] = formatdate(usegmt=True)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        if self.in_progress >= self._limit:
+            busy = PlainTextResponse(f"busy: {self._limit} requests are being answered\n", 503, {"retry-after": "1"})
+            await busy(scope, receive, send_with_headers)
+            return
+        self.in_progress += 1
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            self.in_progress -= 1

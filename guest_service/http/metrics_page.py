@@ -1,0 +1,88 @@
+"""`/metrics`: what the guest knows now, within the scraper's time.
+
+Nothing here waits for the GPU (the last outcome is served with its age) or for Docker (the board's list). System facts are read afresh,
+within what the scraper allows; a part that is late or fails is left off, and `guest_service_part_up` says so, because a zero would be a
+lie and a failed scrape would take the other parts with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import platform
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from guest_metrics import gpu, guest, process, table
+from guest_metrics.exposition import Lines, negotiate, page
+from guest_service.http.answers import answer, caller
+from guest_service.http.parts import HttpParts
+
+# Without the scraper's word: below Prometheus's default timeout of 10 s, and long enough for a busy disk.
+PAGE_SECONDS = 5.0
+# Kept back from the scraper's time for sending; a tenth, but never more than this.
+RESERVE_SECONDS = 0.5
+
+
+class MetricsPage:
+    """Answers `/metrics`."""
+
+    def __init__(self, parts: HttpParts) -> None:
+        self._parts = parts
+
+    async def answer(self, request: Request) -> Response:
+        """The page in the format that the client asks for; 404 unless system facts are public."""
+        switches = self._parts.switches()
+        if not switches.public_sysinfo:
+            raise HTTPException(404, "not found: /metrics is off; http.public_sysinfo turns it on")
+        form = negotiate(request.headers.get("accept"))
+        lines = Lines()
+        self._add_gpus(lines, caller(request, "metrics"))
+        if switches.public_containers:
+            self._add_containers(lines)
+        await self._add_looks(lines, page_seconds(request.headers.get("x-prometheus-scrape-timeout-seconds")))
+        lines.add(table.AGENT_BUILD_INFO, 1, self._parts.version, platform.python_version())
+        return await answer(request, page([lines.fragment()], form), form.value)
+
+    def _add_gpus(self, lines: Lines, who: str) -> None:
+        telemetry = self._parts.telemetry
+        reply = telemetry.last(who)
+        # Before the first outcome nothing is known: "up 0" would be an alarm at every start.
+        if telemetry.ready:
+            gpu.add_gpus(lines, reply)
+        inventory, stats = telemetry.inventory, telemetry.stats
+        gpu.add_sampling(
+            lines,
+            pci_devices=None if inventory is None else inventory.nvidia,
+            samples=stats.samples,
+            duration_seconds=stats.last_duration_seconds,
+        )
+
+    def _add_containers(self, lines: Lines) -> None:
+        listing = self._parts.containers.last()
+        if listing.containers is not None:
+            guest.add_containers(lines, listing.containers)
+        if listing.containers is not None or listing.failed:
+            lines.add(table.AGENT_PART_UP, int(listing.containers is not None), "containers")
+
+    async def _add_looks(self, lines: Lines, seconds: float) -> None:
+        info, figures = await asyncio.gather(self._parts.system.within(seconds), self._parts.process.within(seconds))
+        if info is not None:
+            guest.add_system(lines, info)
+        if figures is not None:
+            process.add_process(lines, figures)
+        lines.add(table.AGENT_PART_UP, int(info is not None), "system")
+        lines.add(table.AGENT_PART_UP, int(figures is not None), "process")
+
+
+def page_seconds(scrape_timeout: str | None) -> float:
+    """The time that a page may take, from X-Prometheus-Scrape-Timeout-Seconds; a value that is no positive number says nothing."""
+    try:
+        timeout = float(scrape_timeout or "")
+    except ValueError:
+        return PAGE_SECONDS
+    if not (math.isfinite(timeout) and timeout > 0):
+        return PAGE_SECONDS
+    return min(PAGE_SECONDS, timeout - min(RESERVE_SECONDS, timeout / 10))

@@ -1,0 +1,88 @@
+"""The listeners of a server whose connections reach gRPC through the relay: vsock, and Unix sockets whose callers must be known.
+
+All of them end at one private Unix socket of gRPC in a folder of mode 0700. Who may connect is decided here, from what the kernel says
+about the peer, before a byte reaches gRPC. It fails closed: a peer that the kernel does not describe is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Collection
+
+from guest_transport import unix_sockets
+from guest_transport.addresses import UnixAddress, VsockAddress
+from guest_transport.peers import Peer, Peers, VsockPeer, unix_peer
+from guest_transport.relay import Relay, RelayRefusedError
+
+# A connection takes two descriptors and a few hundred KiB at worst; a host has one or two to a guest, a proxy's clients come in dozens.
+CONNECTIONS_LIMIT = 512
+# gRPC accepts at once unless this process is stuck, and then waiting longer helps nobody.
+_HANDOVER_SECONDS = 2.0
+
+# Says who is at the other end of an accepted socket, or refuses; gets the socket and its address.
+Identify = Callable[[socket.socket, object], Peer]
+
+
+class RelayedListeners:
+    """Any number of listening sockets in front of one private socket, `grpc_target`, that gRPC listens on."""
+
+    def __init__(self, peers: Peers, vsock_cids: Collection[int]) -> None:
+        self._peers = peers
+        self._vsock_cids = vsock_cids
+        self._relays: list[Relay] = []
+        self._folder = unix_sockets.PrivateFolder()
+        self._path = self._folder.file("grpc")
+
+    @property
+    def grpc_target(self) -> str:
+        """Where gRPC must listen for them."""
+        return UnixAddress(self._path).grpc_target
+
+    def add_unix(self, address: UnixAddress, listener: socket.socket) -> None:
+        """Relay what `listener`, a Unix socket, accepts; the peer's uid, gid and pid become known."""
+        self._add(str(address), listener, lambda accepted, _address: unix_peer(accepted))
+
+    def add_vsock(self, address: VsockAddress, listener: socket.socket) -> None:
+        """Relay what `listener`, a vsock socket, accepts from a CID that is allowed."""
+        self._add(str(address), listener, self._allowed_vsock_peer)
+
+    def start(self) -> None:
+        """Begin to accept; gRPC must be listening."""
+        for relay in self._relays:
+            relay.start()
+
+    def stop_accepting(self) -> None:
+        """Accept no more; calls in flight go on."""
+        for relay in self._relays:
+            relay.stop_accepting()
+
+    async def close(self) -> None:
+        """End what is left."""
+        for relay in self._relays:
+            await relay.close()
+        self._folder.close()
+
+    def _allowed_vsock_peer(self, _accepted: socket.socket, address: object) -> VsockPeer:
+        match address:
+            case (int(cid), int(port)) if cid in self._vsock_cids:
+                return VsockPeer(cid, port)
+            case (int(cid), int(_)):
+                allowed = ", ".join(str(cid) for cid in sorted(self._vsock_cids)) or "none"
+                raise RelayRefusedError(f"refused a connection from CID {cid} (allowed: {allowed})")
+        raise RelayRefusedError("refused a connection from a peer without a CID")
+
+    def _add(self, name: str, listener: socket.socket, identify: Identify) -> None:
+        @contextlib.asynccontextmanager
+        async def open_far(near: socket.socket, address: object) -> AsyncIterator[socket.socket]:
+            with self._peers.naming(identify(near, address)) as own_name:
+                try:
+                    async with asyncio.timeout(_HANDOVER_SECONDS):
+                        far = await unix_sockets.connect(self._path, own_name)
+                except OSError as error:
+                    raise RelayRefusedError(f"the server does not take connections: {error.strerror or 'it is stuck'}") from error
+                with far:
+                    yield far
+
+        self._relays.append(Relay(listener, open_far, name=name, connections_limit=CONNECTIONS_LIMIT))

@@ -1,0 +1,95 @@
+"""Runs a server's main coroutine from start to exit status: signals, a bound on stopping, and the one line of a failed start.
+
+The handlers are there before the event loop and stay until the process is gone, so that no second SIGTERM in the last milliseconds turns a
+clean stop into a death by signal. Rejected: loop.add_signal_handler (gone with the loop, and absent before it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+from guest_transport.errors import StartError
+from guest_transport.logs import escape
+
+log = logging.getLogger(__name__)
+
+# The door's promise is 5 s from the signal to the end of the process. Whatever still runs then (a thread in a C library that nobody can
+# cancel) is left behind.
+STOP_LIMIT_SECONDS = 4.5
+# A bug, or a stop that did not end by itself.
+EXIT_FAILURE = 1
+
+Main = Callable[[asyncio.Event], Awaitable[None]]
+
+
+def run(main: Main) -> int:
+    """Run `main` in a fresh event loop until it returns; SIGTERM and SIGINT set its event.
+
+    Returns the exit status: 0; that of the StartError that `main` raised, whose one line goes to stderr; or 1 for any other exception,
+    with its traceback in the log. Further signals change nothing: stopping is under way and bounded, and calls in flight have their time.
+    """
+    stopping = _Stop()
+    # Linux gives a signal for the process to the main thread when that thread takes it, so the loop's wait is always interrupted.
+    before = {number: signal.signal(number, stopping.on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(stopping.until_done(main))
+    except StartError as error:
+        sys.stderr.write(f"{escape(str(error))}\n")
+        return error.exit_status
+    except Exception:
+        log.exception("stopped by a bug; please report it with these lines")
+        return EXIT_FAILURE
+    finally:
+        if not stopping.asked:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    return 0
+
+
+class _Stop:
+    """What a signal starts: the event for `main`, and a watch that the process ends in time."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+        self.asked = False
+
+    async def until_done(self, main: Main) -> None:
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if self.asked:
+            self._event.set()
+        await main(self._event)
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # Runs between two bytecodes of the main thread: no logging lock may be taken here, the interrupted code may hold it.
+        if self.asked:
+            return
+        self.asked = True
+        watch = threading.Timer(STOP_LIMIT_SECONDS, _leave)
+        watch.daemon = True
+        watch.start()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._begin, number)
+
+    def _begin(self, number: int) -> None:
+        log.info("stopping on %s", signal.Signals(number).name)
+        if self._event is not None:
+            self._event.set()
+
+
+def _leave() -> None:
+    # In a thread of its own, because a full stderr pipe may be what holds everything up.
+    last_words = threading.Thread(
+        target=log.error, args=("still not stopped after %s s; leaving now", STOP_LIMIT_SECONDS), daemon=True
+    )
+    last_words.start()
+    last_words.join(0.1)
+    os._exit(EXIT_FAILURE)

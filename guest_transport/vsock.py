@@ -1,0 +1,69 @@
+"""AF_VSOCK sockets: bind with an error that says what to do, connect within a bound.
+
+Kept thin, because many machines have no vsock: what happens to the bytes is the relay's business and tested over Unix sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import socket
+import struct
+from pathlib import Path
+
+from guest_transport.addresses import VSOCK_CID_ANY, VsockAddress
+from guest_transport.errors import ListenError
+from guest_transport.unix_sockets import LISTEN_BACKLOG
+
+_DEVICE = Path("/dev/vsock")
+# linux/vm_sockets.h: the CID of this machine, as the device tells it.
+_IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9
+
+
+def own_cid() -> int | None:
+    """This machine's CID; None when there is no vsock device or it does not say."""
+    with contextlib.suppress(OSError), _DEVICE.open("rb", buffering=0) as device:
+        (cid,) = struct.unpack("=I", fcntl.ioctl(device, _IOCTL_VM_SOCKETS_GET_LOCAL_CID, bytes(4)))
+        return None if cid == VSOCK_CID_ANY else int(cid)
+    return None
+
+
+def listen(address: VsockAddress) -> socket.socket:
+    """A non-blocking socket that listens at `address`; raises ListenError."""
+    try:
+        listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        raise ListenError(f"{address}: cannot listen: this kernel has no vsock ({error.strerror}); load its module") from error
+    try:
+        listener.bind((address.cid, address.port))
+        listener.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ListenError(f"{address}: cannot listen: {_reason(address, error)}") from error
+    return listener
+
+
+async def connect(address: VsockAddress) -> socket.socket:
+    """A non-blocking socket connected to `address`; raises OSError. The caller bounds the wait."""
+    connection = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, (address.cid, address.port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reason(address: VsockAddress, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRNOTAVAIL:
+            own = own_cid()
+            known = "this machine has none" if own is None else f"this machine's is {own}"
+            return f"the CID is not this machine's ({known}); use vsock:any:{address.port}"
+        case errno.EADDRINUSE:
+            return f"port {address.port} is taken"
+        case errno.EACCES:
+            return f"port {address.port} needs CAP_NET_BIND_SERVICE; use one from 1024 up"
+    return error.strerror or str(error)

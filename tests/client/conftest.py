@@ -1,0 +1,64 @@
+"""A fleet of guests behind a fake proxy, and both kinds of client asked in the same words."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guest_api import guest_api_pb2
+from guest_client.async_client import AsyncGuestClient, AsyncProxyClient
+from guest_client.sync_client import GuestClient, ProxyClient
+from tests.client.fake_proxy import Fleet, Guest, serve
+
+# Any: a test asks any method of any client, and gets any message.
+Ask = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def socket_folder() -> Iterator[Path]:
+    """A folder with a short name: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    card = guest_api_pb2.GpuDevice(index=0, uuid="GPU-1", pci_bus_id="00000000:3B:00.0", utilization_gpu=0)
+    sample = guest_api_pb2.GpuInfoResponse(gpus=[card], sample_age_ms=9_000, cc_enabled=False)
+    return Fleet({"vm1": Guest(sample, {"rack": "a"}), "vm2": Guest(labels={"rack": "b"})})
+
+
+@pytest.fixture
+def address(fleet: Fleet, socket_folder: Path) -> Iterator[str]:
+    where = f"unix:{socket_folder}/proxy"
+    server, pool = serve(fleet, where)
+    yield where
+    server.stop(None).wait()
+    pool.shutdown()
+
+
+@pytest.fixture(params=["sync", "async"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """`await ask(address, lambda client: client.info("vm1"))`, with a client of either kind; items are gathered into a list."""
+
+    def blocking(address: str, question: Callable[[Any], Any], *, guest: bool, **options: Any) -> Any:
+        kind = GuestClient if guest else ProxyClient
+        with kind(address, **options) as client:
+            answer = question(client)
+            return list(answer) if inspect.isgenerator(answer) else answer
+
+    async def asked(address: str, question: Callable[[Any], Any], *, guest: bool = False, **options: Any) -> Any:
+        if request.param == "sync":
+            return await asyncio.to_thread(blocking, address, question, guest=guest, **options)
+        kind = AsyncGuestClient if guest else AsyncProxyClient
+        async with kind(address, **options) as client:
+            answer = question(client)
+            return [item async for item in answer] if inspect.isasyncgen(answer) else await answer
+
+    return asked

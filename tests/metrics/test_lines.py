@@ -1,0 +1,244 @@
+"""Messages as samples: absent is not zero, nothing a guest says breaks a page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
+from guest_metrics import gpu, guest, process, table
+from guest_metrics.exposition import Format, Lines, page
+from tests.metrics.readers import Labels, at, needs_promtool, promtool_complaints, read
+
+U32, U64 = 2**32 - 1, 2**64 - 1
+
+
+def gpu_samples(reply: GpuInfoResponse) -> dict[tuple[str, Labels], float]:
+    lines = Lines()
+    gpu.add_gpus(lines, reply)
+    return read(page([lines.fragment()], Format.OPENMETRICS), Format.OPENMETRICS)
+
+
+def guest_samples(info: SystemInfo) -> dict[tuple[str, Labels], float]:
+    lines = Lines()
+    guest.add_system(lines, info)
+    return read(page([lines.fragment()], Format.OPENMETRICS), Format.OPENMETRICS)
+
+
+def test_a_guest_without_a_gpu_is_up_and_has_no_series_of_a_card() -> None:
+    assert gpu_samples(GpuInfoResponse()) == {at("dstack_gpu_nvml_up"): 1, at("dstack_gpu_nvml_devices"): 0}
+
+
+def test_an_error_is_down_and_tells_neither_a_card_count_nor_a_cc_state() -> None:
+    reply = GpuInfoResponse(error="NVIDIA driver is not loaded", sample_age_ms=60000)
+    assert gpu_samples(reply) == {at("dstack_gpu_nvml_up"): 0, at("dstack_gpu_sample_age_seconds"): 60.0}
+
+
+def test_a_measured_zero_is_a_sample_and_an_unset_value_is_none() -> None:
+    reply = GpuInfoResponse(cc_enabled=False, sample_age_ms=0)
+    reply.gpus.add(index=0, uuid="GPU-0", pci_bus_id="00000000:01:00.0", utilization_gpu=0, memory_used_bytes=0)
+    reply.gpus[0].errors.extend(["temperature: not supported", "power: not supported"])
+    card = {"index": "0", "uuid": "GPU-0", "pci_bus_id": "00000000:01:00.0"}
+    assert gpu_samples(reply) == {
+        at("dstack_gpu_nvml_up"): 1,
+        at("dstack_gpu_nvml_devices"): 1,
+        at("dstack_gpu_sample_age_seconds"): 0,
+        at("dstack_gpu_cc_enabled"): 0,
+        at("dstack_gpu_utilization_percent", **card): 0,
+        at("dstack_gpu_memory_used_bytes", **card): 0,
+        at("dstack_gpu_query_errors", **card): 2,
+    }
+
+
+def test_every_value_of_a_card_has_its_family() -> None:
+    reply = GpuInfoResponse(cc_enabled=True, cc_ready=True, sample_age_ms=1500)
+    reply.gpus.add(
+        index=3, uuid="GPU-3", pci_bus_id="0001:02:00.0", utilization_gpu=1, utilization_memory=2, memory_total_bytes=3,
+        memory_used_bytes=4, memory_free_bytes=5, temperature_c=6, power_usage_mw=70123,
+    )  # fmt: skip
+    samples = gpu_samples(reply)
+    card = {"index": "3", "uuid": "GPU-3", "pci_bus_id": "0001:02:00.0"}
+    assert [
+        samples[at(family.name, **card)]
+        for family in (
+            table.GPU_UTILIZATION, table.GPU_MEMORY_UTILIZATION, table.GPU_MEMORY_TOTAL, table.GPU_MEMORY_USED,
+            table.GPU_MEMORY_FREE, table.GPU_TEMPERATURE, table.GPU_POWER, table.GPU_QUERY_ERRORS,
+        )
+    ] == [1, 2, 3, 4, 5, 6, 70123, 0]  # fmt: skip
+    assert samples[at("dstack_gpu_sample_age_seconds")] == 1.5
+    assert samples[at("dstack_gpu_cc_ready")] == 1
+
+
+def test_eight_lost_cards_are_eight_cards_with_errors_and_not_idle_ones() -> None:
+    reply = GpuInfoResponse(sample_age_ms=1)
+    for index in range(8):
+        reply.gpus.add(index=index, pci_bus_id=f"00000000:0{index}:00.0", errors=["device: GPU is lost"])
+    samples = gpu_samples(reply)
+    assert sum(1 for name, _ in samples if name == "dstack_gpu_query_errors") == 8
+    assert not any(name == "dstack_gpu_utilization_percent" for name, _ in samples)
+
+
+def test_cards_that_a_guest_gives_equal_labels_count_once_and_the_page_stays_valid() -> None:
+    reply = GpuInfoResponse()
+    for power in (1, 2):
+        reply.gpus.add(index=0, uuid="same", pci_bus_id="same", power_usage_mw=power)
+    assert gpu_samples(reply)[at("dstack_gpu_power_usage_milliwatts", index="0", uuid="same", pci_bus_id="same")] == 1
+
+
+def test_every_integer_of_a_message_stands_with_every_digit() -> None:
+    reply = GpuInfoResponse(sample_age_ms=U64)
+    reply.gpus.add(index=U32, memory_total_bytes=U64, memory_used_bytes=U64, memory_free_bytes=U64, power_usage_mw=U32)
+    lines = Lines()
+    gpu.add_gpus(lines, reply)
+    guest.add_system(
+        lines, SystemInfo(total_memory=U64, uptime=U64, loadavg_one=U32, disks=[DiskInfo(total_size=U64, free_size=1)])
+    )
+    body = page([lines.fragment()], Format.TEXT).decode()
+    assert body.count(f" {U64}\n") == 6
+    assert f" {U64 - 1}\n" in body
+    assert "dstack_gpu_sample_age_seconds 18446744073709551.615\n" in body
+    assert "dstack_guest_load1 42949672.95\n" in body
+
+
+def test_system_facts_are_all_there_in_base_units() -> None:
+    samples = guest_samples(
+        SystemInfo(
+            os_name="Debian", os_version="12", kernel_version="6.1", cpu_model="Xeon", num_cpus=64, total_memory=10,
+            available_memory=7, used_memory=3, free_memory=5, total_swap=4, used_swap=1, free_swap=3, uptime=61,
+            loadavg_one=40, loadavg_five=100, loadavg_fifteen=1234,
+            disks=[DiskInfo(name="/dev/vda1", mount_point="/", total_size=200, free_size=150)],
+        )
+    )  # fmt: skip
+    disk = {"name": "/dev/vda1", "mount_point": "/"}
+    assert samples == {
+        at("dstack_guest_info", os_name="Debian", os_version="12", kernel_version="6.1", cpu_model="Xeon"): 1,
+        at("dstack_guest_cpus"): 64,
+        at("dstack_guest_memory_total_bytes"): 10,
+        at("dstack_guest_memory_available_bytes"): 7,
+        at("dstack_guest_memory_used_bytes"): 3,
+        at("dstack_guest_memory_free_bytes"): 5,
+        at("dstack_guest_swap_total_bytes"): 4,
+        at("dstack_guest_swap_used_bytes"): 1,
+        at("dstack_guest_swap_free_bytes"): 3,
+        at("dstack_guest_uptime_seconds"): 61,
+        at("dstack_guest_load1"): 0.4,
+        at("dstack_guest_load5"): 1,
+        at("dstack_guest_load15"): 12.34,
+        at("dstack_guest_disk_total_bytes", **disk): 200,
+        at("dstack_guest_disk_free_bytes", **disk): 150,
+        at("dstack_guest_disk_used_bytes", **disk): 50,
+        at("dstack_guest_disk_used_ratio", **disk): 0.25,
+    }
+
+
+def test_a_disk_with_more_free_than_it_has_is_not_used_negatively_and_an_empty_one_has_no_ratio() -> None:
+    samples = guest_samples(SystemInfo(disks=[DiskInfo(name="a", total_size=1, free_size=2), DiskInfo(name="b")]))
+    used = {dict(labels)["name"]: value for (name, labels), value in samples.items() if name == "dstack_guest_disk_used_bytes"}
+    assert used == {"b": 0}
+    assert not any(name == "dstack_guest_disk_used_ratio" for name, _ in samples)
+
+
+def test_256_disks_and_two_of_one_name_are_all_on_the_page_once() -> None:
+    disks = [DiskInfo(name=f"/dev/vd{n}", mount_point=f"/mnt/{n}", total_size=n) for n in range(256)]
+    samples = guest_samples(SystemInfo(disks=[*disks, disks[0]]))
+    assert sum(1 for name, _ in samples if name == "dstack_guest_disk_total_bytes") == 256
+
+
+def test_containers_are_named_by_themselves_and_not_by_another_ones_link_to_them() -> None:
+    lines = Lines()
+    guest.add_containers(
+        lines,
+        [
+            Container(id="0123456789abcdef", names=["/web/db", "/db"], image="postgres:17", state="running"),
+            Container(id="fedcba9876543210", names=["/web/cache"], image="redis", state="exited"),
+            Container(id="00"),
+        ],
+    )
+    samples = read(page([lines.fragment()], Format.TEXT), Format.TEXT)
+    name = "dstack_guest_container_info"
+    assert samples == {
+        at(name, id="0123456789ab", name="db", image="postgres:17", state="running"): 1,
+        at(name, id="fedcba987654", name="web/cache", image="redis", state="exited"): 1,
+        at(name, id="00", name="", image="", state=""): 1,
+    }
+
+
+def test_the_process_has_the_figures_of_its_own_proc() -> None:
+    figures = process.read_process()
+    assert 1 < figures.resident_bytes / 2**20 < 4096
+    assert figures.virtual_bytes >= figures.resident_bytes
+    assert figures.threads >= 1
+    assert figures.open_fds > 3
+    assert figures.cpu_seconds > 0
+    with Path("/dev/null").open():
+        assert process.read_process().open_fds == figures.open_fds + 1
+
+
+def test_a_command_with_spaces_and_parentheses_moves_no_figure() -> None:
+    rest = "S 1 1 1 0 -1 4194560 1 2 3 4 250 150 5 6 20 0 9 0 1000 8192 3 18446744073709551615"
+    figures = process.parse_process(
+        stat=f"42 (a) b (c ) {rest}", kernel_stat="cpu 1\nbtime 1700000000\n", open_fds=5, max_fds=None
+    )
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert figures.cpu_seconds == 400 / ticks
+    assert figures.threads == 9
+    assert figures.start_seconds == 1_700_000_000 + 1000 / ticks
+    assert figures.resident_bytes == 3 * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(("stat", "kernel_stat"), [("", "btime 1"), ("1 (x) S 1", "btime 1"), ("1 (x) " + "1 " * 30, "cpu")])
+def test_a_proc_that_is_not_as_documented_is_an_error_and_not_zeros(stat: str, kernel_stat: str) -> None:
+    with pytest.raises(ValueError, match="proc"):
+        process.parse_process(stat=stat, kernel_stat=kernel_stat, open_fds=0, max_fds=None)
+
+
+def whole_page(form: Format) -> bytes:
+    """A page with every family of the table on it, told apart for two guests."""
+    lines = Lines({"vm_id": "vm-1"})
+    for family in table.ALL:
+        values = [f"{label} {family.name}" for label in family.labels]
+        if family is table.PROXY_CALL_DURATION:
+            lines.add_histogram(family, (0.005, 0.1, 2.5), (1, 2, 3, 4), 5.5, values)
+        else:
+            lines.add(family, 1, *values)
+    return page([lines.fragment()], form)
+
+
+@pytest.mark.parametrize("form", Format)
+def test_the_official_parser_reads_every_family_of_the_table(form: Format) -> None:
+    names = {name for name, _ in read(whole_page(form), form)}
+    assert {family.name for family in table.ALL} <= names | {table.PROXY_CALL_DURATION.name}
+
+
+@needs_promtool
+def test_promtool_has_no_complaint_about_any_family() -> None:
+    assert promtool_complaints(whole_page(Format.TEXT)) == ""
+
+
+_text = st.text(st.characters(exclude_categories=["Cs"]))
+_device = st.builds(
+    GpuDevice,
+    index=st.integers(0, 3),
+    uuid=_text,
+    pci_bus_id=_text,
+    utilization_gpu=st.none() | st.integers(0, U32),
+    memory_total_bytes=st.none() | st.integers(0, U64),
+    errors=st.lists(_text, max_size=3),
+)
+replies = st.builds(
+    GpuInfoResponse,
+    gpus=st.lists(_device, max_size=4),
+    error=_text,
+    cc_ready=st.none() | st.booleans(),
+    sample_age_ms=st.none() | st.integers(0, U64),
+)
+
+
+@settings(max_examples=50)
+@given(reply=replies)
+def test_no_reply_of_a_guest_makes_a_page_that_the_official_parser_refuses(reply: GpuInfoResponse) -> None:
+    assert at("dstack_gpu_nvml_up") in gpu_samples(reply)

@@ -1,0 +1,415 @@
+"""Lists, collections and watches over many guests, some of them dead or hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from guest_api import guest_api_pb2
+from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
+from guest_transport.addresses import TcpAddress
+from guest_transport.options import channel_options
+from tests.proxy.raw_guest import Stream, raw_guest
+from tests.proxy.running import Proxy, running_proxy
+from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.flight import Answer
+from vmm_proxy.guest_outcome import GuestOutcome
+from vmm_proxy.outbox import Outbox, OutboxClosedError
+from vmm_proxy.slots import FLEET_STREAMS
+from vmm_proxy.statuses import CallError
+
+State = fleet_pb2
+
+
+async def silence(stream: Stream) -> None:
+    await stream.reset.wait()
+
+
+async def healthy(stream: Stream) -> None:
+    if stream.path.endswith("/Info"):
+        await stream.answer(guest_api_pb2.GuestInfo(version="1.2.3").SerializeToString())
+    else:
+        await stream.answer(guest_api_pb2.GpuInfoResponse(sample_age_ms=5).SerializeToString())
+
+
+class Clock:
+    """Lets a watch wait until the test says that the interval is over."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
+
+    def pass_(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def timed(sockets: Path, clock: Clock) -> AsyncIterator[Proxy]:
+    async with running_proxy(sockets / "proxy", sleep=clock.sleep) as proxy:
+        yield proxy
+
+
+async def listed(proxy: Proxy, **request: object) -> Sequence[fleet_pb2.Guest]:
+    answer = await proxy.fleet.ListGuests(fleet_pb2.ListGuestsRequest(**request), timeout=5)  # type: ignore[arg-type] # shorthand
+    return answer.guests
+
+
+async def collected(proxy: Proxy, timeout: float | None = 10, **selector: object) -> dict[str, fleet_pb2.GuestGpuInfo]:
+    request = fleet_pb2.CollectGpuInfoRequest(selector=fleet_pb2.GuestSelector(**selector))  # type: ignore[arg-type] # shorthand
+    outcomes = [answer.guest async for answer in proxy.fleet.CollectGpuInfo(request, timeout=timeout)]
+    assert len({outcome.guest_id for outcome in outcomes}) == len(outcomes), "each guest comes once"
+    return {outcome.guest_id: outcome for outcome in outcomes}
+
+
+async def test_a_list_shows_who_serves_who_does_not_and_who_is_stopped(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest:
+        proxy.add("b-up", guest.address, labels={"rack": "7"})
+        proxy.add("a-down", f"unix:{sockets}/nobody")
+        proxy.add("c-stopped", "vsock:9:8000", running=False)
+        down, up, stopped = await listed(proxy)
+        assert [down.id, up.id, stopped.id] == ["a-down", "b-up", "c-stopped"]
+        assert [down.state, up.state, stopped.state] == [
+            fleet_pb2.GUEST_STATE_UNREACHABLE,
+            fleet_pb2.GUEST_STATE_SERVING,
+            fleet_pb2.GUEST_STATE_STOPPED,
+        ]
+        assert up.agent_version == "1.2.3"
+        assert abs(up.last_contact.ToMilliseconds() / 1000 - time.time()) < 10
+        assert up.labels == {"rack": "7"}
+        assert not down.HasField("last_contact")
+        assert up.address == guest.address, "over a Unix socket the caller is an administrator"
+
+
+async def test_a_black_holed_guest_does_not_hold_a_list_up(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        started = time.monotonic()
+        (entry,) = await listed(proxy)
+        assert time.monotonic() - started < 2
+        assert entry.state == fleet_pb2.GUEST_STATE_UNKNOWN
+
+
+async def test_a_list_asks_a_guest_once_and_not_again_at_every_list(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest:
+        proxy.add("vm1", guest.address)
+        for _ in range(5):
+            await listed(proxy)
+        assert [stream.path for stream in guest.requests] == ["/guest_api.GuestApi/Info"]
+
+
+async def test_a_guest_that_failed_after_answering_is_unreachable_with_its_last_contact(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest:
+        proxy.add("vm1", guest.address)
+        await listed(proxy)
+    await proxy.failure("vm1")
+    (entry,) = await listed(proxy)
+    assert entry.state == fleet_pb2.GUEST_STATE_UNREACHABLE
+    assert entry.HasField("last_contact")
+    assert entry.agent_version == "1.2.3"
+
+
+async def test_addresses_are_hidden_from_callers_over_tcp(sockets: Path) -> None:
+    async with running_proxy(sockets / "proxy", also=TcpAddress("127.0.0.1", 0)) as proxy:
+        proxy.add("vm1", f"unix:{sockets}/nobody")
+        address = proxy.parts.server.addresses[1]
+        assert isinstance(address, TcpAddress)
+        async with grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address)) as channel:
+            answer = await fleet_pb2_grpc.FleetServiceStub(channel).ListGuests(fleet_pb2.ListGuestsRequest(), timeout=5)
+        assert [(guest.id, guest.address) for guest in answer.guests] == [("vm1", "")]
+
+
+async def test_pages_hold_though_guests_come_and_go_between_them(proxy: Proxy) -> None:
+    for number in range(25):
+        proxy.add(f"vm{number:02}", f"vsock:{number + 3}:8000", running=False)
+    first = await proxy.fleet.ListGuests(fleet_pb2.ListGuestsRequest(page_size=10), timeout=5)
+    assert [guest.id for guest in first.guests] == [f"vm{number:02}" for number in range(10)]
+    proxy.directory.remove("vm03")
+    proxy.directory.remove("vm09")
+    proxy.add("vm005", "vsock:99:1", running=False)
+    second = await proxy.fleet.ListGuests(fleet_pb2.ListGuestsRequest(page_size=100, page_token=first.next_page_token), timeout=5)
+    assert [guest.id for guest in second.guests] == [f"vm{number:02}" for number in range(10, 25)]
+    assert second.next_page_token == ""
+
+
+async def test_the_last_page_that_is_exactly_full_has_no_successor(proxy: Proxy) -> None:
+    for number in range(4):
+        proxy.add(f"vm{number}", f"vsock:{number + 3}:8000", running=False)
+    answer = await proxy.fleet.ListGuests(fleet_pb2.ListGuestsRequest(page_size=4), timeout=5)
+    assert (len(answer.guests), answer.next_page_token) == (4, "")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        fleet_pb2.ListGuestsRequest(page_size=-1),
+        fleet_pb2.ListGuestsRequest(page_token="vm1"),
+        fleet_pb2.ListGuestsRequest(page_token="YWZ0ZXI6YS9i"),
+        fleet_pb2.ListGuestsRequest(page_token="ä"),
+        fleet_pb2.ListGuestsRequest(selector=fleet_pb2.GuestSelector(ids=["vm1,vm2"])),
+        fleet_pb2.ListGuestsRequest(selector=fleet_pb2.GuestSelector(ids=["vm1", ""])),
+    ],
+)
+async def test_a_list_that_cannot_be_meant_is_an_invalid_argument_and_no_empty_success(
+    proxy: Proxy, request_: fleet_pb2.ListGuestsRequest
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await proxy.fleet.ListGuests(request_, timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_labels_and_ids_both_narrow_a_list(proxy: Proxy) -> None:
+    for number, rack in enumerate(["a", "b", "a", "a"]):
+        proxy.add(f"vm{number}", f"vsock:{number + 3}:8000", running=False, labels={"rack": rack, "n": str(number)})
+    assert [guest.id for guest in await listed(proxy, selector=fleet_pb2.GuestSelector(labels={"rack": "a"}))] == [
+        "vm0",
+        "vm2",
+        "vm3",
+    ]
+    both = fleet_pb2.GuestSelector(ids=["vm1", "vm2"], labels={"rack": "a"})
+    assert [guest.id for guest in await listed(proxy, selector=both)] == ["vm2"]
+
+
+async def test_a_collection_has_every_guest_once_and_failures_are_entries(proxy: Proxy, sockets: Path) -> None:
+    async def refuse(stream: Stream) -> None:
+        await stream.fail("7", "not%1b for you")
+
+    async with (
+        raw_guest(str(sockets / "g"), healthy) as good,
+        raw_guest(str(sockets / "n"), lambda stream: stream.answer(b"")) as none,
+        raw_guest(str(sockets / "r"), refuse) as refusing,
+        raw_guest(str(sockets / "s"), silence) as silent,
+        raw_guest(str(sockets / "x"), lambda stream: stream.answer(b"\x0a\x02\xff\xfe")) as hostile,
+    ):
+        proxy.add("good", good.address)
+        proxy.add("none", none.address)
+        proxy.add("refusing", refusing.address)
+        proxy.add("silent", silent.address)
+        proxy.add("hostile", hostile.address)
+        proxy.add("dead", f"unix:{sockets}/nobody")
+        proxy.add("stopped", "vsock:9:8000", running=False)
+        outcomes = await collected(proxy, timeout=1)
+        codes = {name: outcome.status.code for name, outcome in outcomes.items() if outcome.WhichOneof("outcome") == "status"}
+        assert codes == {
+            "refusing": grpc.StatusCode.PERMISSION_DENIED.value[0],
+            "silent": grpc.StatusCode.DEADLINE_EXCEEDED.value[0],
+            "hostile": grpc.StatusCode.INTERNAL.value[0],
+            "dead": grpc.StatusCode.UNAVAILABLE.value[0],
+            "stopped": grpc.StatusCode.FAILED_PRECONDITION.value[0],
+        }
+        assert outcomes["good"].gpu_info.sample_age_ms == 5
+        assert outcomes["none"].WhichOneof("outcome") == "gpu_info"
+        assert outcomes["refusing"].status.message.isprintable()
+        assert outcomes["silent"].took.ToMilliseconds() > 500
+        assert abs(outcomes["good"].received_at.ToMilliseconds() / 1000 - time.time()) < 10
+
+
+async def test_healthy_guests_come_while_a_silent_one_is_still_waited_for(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as good, raw_guest(str(sockets / "s"), silence) as silent:
+        proxy.add("a-silent", silent.address)
+        proxy.add("b-good", good.address)
+        stream = proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30)
+        first = await asyncio.wait_for(stream.read(), 5)
+        assert isinstance(first, fleet_pb2.CollectGpuInfoResponse)
+        assert first.guest.guest_id == "b-good"
+        stream.cancel()
+        await asyncio.wait_for(silent.requests[0].reset.wait(), 2)
+
+
+async def test_an_unknown_id_that_is_asked_for_gets_its_entry(proxy: Proxy) -> None:
+    outcomes = await collected(proxy, ids=["nobody", "nobody"])
+    assert outcomes["nobody"].status.code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+async def test_a_collection_of_no_guest_is_empty(proxy: Proxy) -> None:
+    assert await collected(proxy) == {}
+
+
+async def test_collections_at_the_same_time_share_the_calls_to_the_guests(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await healthy(stream)
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        collections = [asyncio.create_task(collected(proxy)) for _ in range(5)]
+        while not guest.requests or proxy.upstreams.reach("vm1").callers < 5:
+            await asyncio.sleep(0.01)
+        hold.set()
+        assert all("vm1" in outcomes for outcomes in await asyncio.gather(*collections))
+        assert len(guest.requests) == 1
+
+
+async def test_streams_beyond_the_limit_are_refused_and_places_come_back(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        streams = [proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30) for _ in range(FLEET_STREAMS)]
+        while not guest.requests or proxy.upstreams.reach("vm1").callers < FLEET_STREAMS:
+            await asyncio.sleep(0.01)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collected(proxy)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for stream in streams:
+            stream.cancel()
+        while proxy.upstreams.reach("vm1").callers:
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(guest.requests[0].reset.wait(), 2)
+        proxy.directory.remove("vm1")
+        assert await collected(proxy) == {}
+
+
+async def test_a_watch_brings_every_guest_again_each_interval(timed: Proxy, sockets: Path, clock: Clock) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest:
+        timed.add("vm1", guest.address)
+        request = fleet_pb2.WatchGpuInfoRequest()
+        request.interval.FromSeconds(7)
+        stream = timed.fleet.WatchGpuInfo(request)
+        assert (await read(stream)).guest_id == "vm1"
+        timed.add("vm2", f"unix:{sockets}/nobody")
+        clock.pass_()
+        assert {(await read(stream)).guest_id, (await read(stream)).guest_id} == {"vm1", "vm2"}, (
+            "a guest that came is watched too"
+        )
+        timed.directory.remove("vm1")
+        clock.pass_()
+        assert (await read(stream)).guest_id == "vm2"
+        assert set(clock.asked) == {7.0}
+        stream.cancel()
+
+
+async def read(
+    stream: grpc.aio.UnaryStreamCall[fleet_pb2.WatchGpuInfoRequest, fleet_pb2.WatchGpuInfoResponse],
+) -> fleet_pb2.GuestGpuInfo:
+    answer = await asyncio.wait_for(stream.read(), 5)
+    assert isinstance(answer, fleet_pb2.WatchGpuInfoResponse)
+    return answer.guest
+
+
+async def test_watchers_of_one_interval_share_one_question_and_a_late_one_is_served_at_once(
+    timed: Proxy, sockets: Path, clock: Clock
+) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest:
+        timed.add("vm1", guest.address)
+        first = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
+        await read(first)
+        second = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
+        await read(second)
+        assert len(guest.requests) == 1
+        clock.pass_()
+        await read(first)
+        await read(second)
+        assert len(guest.requests) == 2
+        first.cancel()
+        second.cancel()
+
+
+async def test_a_guest_that_has_not_answered_is_not_asked_again(timed: Proxy, sockets: Path, clock: Clock) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest, raw_guest(str(sockets / "h"), healthy) as good:
+        timed.add("silent", guest.address)
+        timed.add("good", good.address)
+        stream = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
+        for _ in range(5):
+            assert (await read(stream)).guest_id == "good"
+            clock.pass_()
+        assert len(guest.requests) == 1
+        stream.cancel()
+        await asyncio.wait_for(guest.requests[0].reset.wait(), 2)
+
+
+async def test_a_watch_ends_with_its_last_watcher(timed: Proxy, sockets: Path, clock: Clock) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest:
+        timed.add("vm1", guest.address)
+        stream = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
+        await read(stream)
+        stream.cancel()
+        while timed.parts.watches.beats:
+            await asyncio.sleep(0.01)
+        clock.pass_()
+        await asyncio.sleep(0)
+        assert len(guest.requests) == 1
+
+
+@pytest.mark.parametrize(("seconds", "used"), [(0, 1.0), (0.2, 1.0), (3600, 3600.0)])
+async def test_an_interval_below_a_second_is_a_second(
+    timed: Proxy, sockets: Path, clock: Clock, seconds: float, used: float
+) -> None:
+    request = fleet_pb2.WatchGpuInfoRequest()
+    request.interval.FromMilliseconds(round(seconds * 1000))
+    timed.add("vm1", f"unix:{sockets}/nobody")
+    stream = timed.fleet.WatchGpuInfo(request)
+    await read(stream)
+    assert clock.asked == [used]
+    stream.cancel()
+
+
+@pytest.mark.parametrize("seconds", [-1, 10**9])
+async def test_an_interval_that_cannot_be_meant_is_refused(timed: Proxy, seconds: int) -> None:
+    request = fleet_pb2.WatchGpuInfoRequest()
+    request.interval.FromSeconds(seconds)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await timed.fleet.WatchGpuInfo(request).read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def outcome(guest_id: str, age: int, size: int = 0) -> GuestOutcome:
+    message = guest_api_pb2.GpuInfoResponse(sample_age_ms=age)
+    return GuestOutcome(guest_id, Answer(message, bytes(size), ()), 0.0, 0.0)
+
+
+async def test_a_slow_reader_loses_what_was_overtaken_and_never_the_newest() -> None:
+    outbox = Outbox()
+    for age in range(100):
+        outbox.offer(outcome("vm1", age))
+        outbox.offer(outcome("vm2", age))
+    taken = [await outbox.take(), await outbox.take()]
+    assert [(entry.guest_id, entry.message().gpu_info.sample_age_ms) for entry in taken] == [("vm1", 99), ("vm2", 99)]
+    outbox.close()
+    with pytest.raises(OutboxClosedError):
+        await outbox.take()
+
+
+async def test_an_outbox_over_its_limit_keeps_the_failure_in_place_of_the_answer() -> None:
+    outbox = Outbox(limit_bytes=1000)
+    outbox.offer(outcome("vm1", 1, 900))
+    outbox.offer(outcome("vm2", 1, 900))
+    outbox.offer(outcome("vm1", 2, 920))
+    first, second = await outbox.take(), await outbox.take()
+    assert first.message().gpu_info.sample_age_ms == 2
+    assert isinstance(second.outcome, CallError)
+    assert second.outcome.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    outbox.offer(outcome("vm2", 3, 900))
+    assert (await outbox.take()).message().gpu_info.sample_age_ms == 3
+
+
+def test_a_directory_tells_its_listeners_what_changed_and_refuses_what_cannot_be() -> None:
+    directory = Directory()
+    told: list[tuple[GuestEntry | None, GuestEntry | None]] = []
+    directory.listen(lambda before, after: told.append((before, after)))
+    first = GuestEntry("vm1", TcpAddress("127.0.0.1", 1))
+    directory.add(first)
+    directory.replace(first)
+    assert told == [(None, first)], "nothing changed, nobody is told"
+    directory.remove("vm1")
+    assert told[-1] == (first, None)
+    directory.add(GuestEntry("vm2", first.address))
+    assert [entry.id for entry in directory.after()] == ["vm2"]

@@ -1,0 +1,421 @@
+"""Deadlines, cancellation, redial and shared calls, against guests on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from guest_api import guest_api_pb2, guest_api_pb2_grpc
+from guest_transport.addresses import UnixAddress
+from tests.proxy.raw_guest import Stream, raw_guest
+from tests.proxy.running import Proxy, running_proxy
+from vmm_proxy import contract_methods, deadlines, passed_metadata
+from vmm_proxy.contract_methods import proxied_methods
+from vmm_proxy.directory import GuestEntry
+from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
+from vmm_proxy.statuses import CallError
+
+
+async def silence(stream: Stream) -> None:
+    await stream.reset.wait()
+
+
+async def no_gpu(stream: Stream) -> None:
+    await stream.answer(b"")
+
+
+def grpc_timeout_seconds(stream: Stream) -> float:
+    text = stream.headers["grpc-timeout"]
+    return int(text[:-1]) * {"S": 1.0, "m": 1e-3, "u": 1e-6, "M": 60.0, "H": 3600.0, "n": 1e-9}[text[-1]]
+
+
+def test_every_method_of_the_contract_is_forwarded_and_only_shutdown_is_never_shared() -> None:
+    methods = {method.name: method for method in proxied_methods()}
+    assert set(methods) == {method.name for method in contract_methods.GUEST_SERVICE.methods}
+    assert {name for name, method in methods.items() if not method.only_reads} == {"Shutdown"}
+    assert methods["GpuInfo"].bound_seconds == 15
+    assert methods["SysInfo"].bound_seconds == 20
+
+
+async def test_a_callers_deadline_reaches_the_guest_shortened_by_the_margin(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+        proxy.add("vm1", guest.address)
+        await proxy.gpu_info("vm1", timeout=8)
+        assert 8 - deadlines.MARGIN_SECONDS - 1 < grpc_timeout_seconds(guest.requests[0]) < 8
+
+
+@pytest.mark.parametrize(("method", "bound"), [("GpuInfo", 15), ("SysInfo", 20), ("Shutdown", 20)])
+async def test_a_call_without_a_deadline_gets_the_products_own(proxy: Proxy, sockets: Path, method: str, bound: float) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+        proxy.add("vm1", guest.address)
+        await getattr(proxy.api, method)(guest_api_pb2.Id(id="vm1"))
+        assert abs(grpc_timeout_seconds(guest.requests[0]) - bound) < 1
+
+
+async def test_a_deadline_of_a_year_does_not_hold_a_place_for_a_year(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+        proxy.add("vm1", guest.address)
+        await proxy.gpu_info("vm1", timeout=3e7)
+        assert grpc_timeout_seconds(guest.requests[0]) <= deadlines.LONGEST_SECONDS + 1, "gRPC rounds up"
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_guest_within_200_ms(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        call = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30)
+        started = asyncio.ensure_future(guest.called.wait())
+        await asyncio.wait([started], timeout=5)
+        call.cancel()
+        await asyncio.wait_for(guest.requests[0].reset.wait(), 0.2)
+
+
+async def test_a_guest_that_ignores_the_first_connection_is_dialled_again_within_the_deadline(
+    proxy: Proxy, sockets: Path
+) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu, ignored_connections=1) as guest:
+        proxy.add("vm1", guest.address)
+        assert await proxy.gpu_info("vm1", timeout=5) == guest_api_pb2.GpuInfoResponse()
+        assert guest.connections == 2
+        assert len(guest.requests) == 1
+
+
+async def test_a_shutdown_that_met_an_ignored_connection_is_sent_once(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu, ignored_connections=1) as guest:
+        proxy.add("vm1", guest.address)
+        await proxy.api.Shutdown(guest_api_pb2.Id(id="vm1"), timeout=5)
+        assert len(guest.requests) == 1
+
+
+async def test_a_guest_that_ignores_every_connection_is_unavailable_long_before_the_deadline(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu, ignored_connections=99) as guest:
+        proxy.add("vm1", guest.address)
+        started = time.monotonic()
+        error = await proxy.failure("vm1", timeout=15)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert error.details() == "guest vm1: unreachable: it does not answer the connection"
+        assert time.monotonic() - started < 6
+
+
+async def test_the_first_connection_carries_the_call_and_nobody_probes(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+        proxy.add("vm1", guest.address)
+        assert guest.connections == 0, "a guest is dialled when it is called, not before"
+        await proxy.gpu_info("vm1")
+        assert guest.connections == 1
+
+
+async def test_a_guest_that_comes_back_is_served_within_two_seconds(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+        proxy.add("vm1", guest.address)
+        await proxy.gpu_info("vm1")
+    (sockets / "g").unlink(missing_ok=True)
+    for _ in range(5):
+        assert (await proxy.failure("vm1")).code() is grpc.StatusCode.UNAVAILABLE
+    async with raw_guest(str(sockets / "g"), no_gpu):
+        returned = time.monotonic()
+        while True:
+            try:
+                await proxy.gpu_info("vm1")
+                break
+            except grpc.aio.AioRpcError:
+                assert time.monotonic() - returned < 2
+                await asyncio.sleep(0.05)
+
+
+async def test_after_three_missed_deadlines_in_a_row_the_line_is_dialled_anew(proxy: Proxy, sockets: Path) -> None:
+    async def silent_on_the_first_connection(stream: Stream) -> None:
+        await (silence(stream) if guest.connections == 1 else no_gpu(stream))
+
+    async with raw_guest(str(sockets / "g"), silent_on_the_first_connection) as guest:
+        proxy.add("vm1", guest.address)
+        for _ in range(3):
+            assert (await proxy.failure("vm1", timeout=0.2)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await proxy.gpu_info("vm1", timeout=5) == guest_api_pb2.GpuInfoResponse()
+        assert guest.connections == 2
+
+
+async def test_an_answer_between_misses_keeps_the_line(proxy: Proxy, sockets: Path) -> None:
+    async def silent_for_odd_calls(stream: Stream) -> None:
+        await (silence(stream) if len(guest.requests) % 2 else no_gpu(stream))
+
+    async with raw_guest(str(sockets / "g"), silent_for_odd_calls) as guest:
+        proxy.add("vm1", guest.address)
+        for _ in range(4):
+            await proxy.failure("vm1", timeout=0.1)
+            await proxy.gpu_info("vm1")
+        assert guest.connections == 1
+
+
+@pytest.mark.parametrize("change", ["removed", "stopped", "moved"])
+async def test_a_call_in_flight_ends_at_once_when_its_guest_goes(proxy: Proxy, sockets: Path, change: str) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        failing = asyncio.create_task(proxy.failure("vm1", timeout=30))
+        await asyncio.wait_for(guest.called.wait(), 5)
+        entry = proxy.directory.get("vm1")
+        assert entry is not None
+        match change:
+            case "removed":
+                proxy.directory.remove("vm1")
+            case "stopped":
+                proxy.directory.replace(GuestEntry("vm1", entry.address, running=False))
+            case "moved":
+                proxy.directory.replace(GuestEntry("vm1", UnixAddress(f"{sockets}/other")))
+        error = await asyncio.wait_for(failing, 2)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert change in (error.details() or "")
+        await asyncio.wait_for(guest.requests[0].reset.wait(), 2)
+
+
+async def test_a_new_label_keeps_the_line_and_its_calls(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(b"")
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        call = asyncio.create_task(proxy.gpu_info("vm1"))
+        await asyncio.wait_for(guest.called.wait(), 5)
+        entry = proxy.directory.get("vm1")
+        assert entry is not None
+        proxy.directory.replace(GuestEntry("vm1", entry.address, labels={"rack": "7"}))
+        hold.set()
+        assert await call == guest_api_pb2.GpuInfoResponse()
+
+
+async def test_identical_calls_share_one_and_each_gets_the_answer(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+    reply = guest_api_pb2.GpuInfoResponse(sample_age_ms=7).SerializeToString()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(reply, [("x-request-id", "r1")])
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        calls = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(64)]
+        await asyncio.wait_for(guest.called.wait(), 5)
+        while proxy.upstreams.reach("vm1").callers < 64:
+            await asyncio.sleep(0)
+        hold.set()
+        assert [answer.sample_age_ms for answer in await asyncio.gather(*calls)] == [7] * 64
+        assert len(guest.requests) == 1
+        await proxy.gpu_info("vm1")
+        assert len(guest.requests) == 2, "an answer that was given is not given again"
+
+
+async def test_one_callers_cancellation_leaves_the_shared_call_to_the_others(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(b"")
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
+        await asyncio.wait_for(guest.called.wait(), 5)
+        second = asyncio.create_task(proxy.gpu_info("vm1"))
+        while proxy.upstreams.reach("vm1").callers < 2:
+            await asyncio.sleep(0)
+        first.cancel()
+        while proxy.upstreams.reach("vm1").callers > 1:
+            await asyncio.sleep(0)
+        hold.set()
+        assert await second == guest_api_pb2.GpuInfoResponse()
+        assert len(guest.requests) == 1
+
+
+async def test_a_caller_with_time_left_outlives_the_shared_call_of_a_hasty_one(proxy: Proxy, sockets: Path) -> None:
+    async def silent_to_the_first(stream: Stream) -> None:
+        await (silence(stream) if len(guest.requests) == 1 else no_gpu(stream))
+
+    async with raw_guest(str(sockets / "g"), silent_to_the_first) as guest:
+        proxy.add("vm1", guest.address)
+        hasty = asyncio.create_task(proxy.failure("vm1", timeout=0.4))
+        await asyncio.wait_for(guest.called.wait(), 5)
+        assert await proxy.gpu_info("vm1", timeout=10) == guest_api_pb2.GpuInfoResponse()
+        assert (await hasty).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_hasty_caller_of_a_shared_call_is_not_held_beyond_its_deadline(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        patient = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30)
+        await asyncio.wait_for(guest.called.wait(), 5)
+        error = await proxy.failure("vm1", timeout=0.3)
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert (error.details() or "").startswith("guest vm1: no answer within")
+        patient.cancel()
+
+
+async def test_calls_with_metadata_that_differs_and_shutdowns_are_not_shared(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        guest_id = guest_api_pb2.Id(id="vm1")
+        calls: list[grpc.aio.Call] = [
+            proxy.api.GpuInfo(guest_id, timeout=30),
+            proxy.api.GpuInfo(guest_id, timeout=30, metadata=(("cache-control", "max-age=0"),)),
+            proxy.api.Shutdown(guest_id, timeout=30),
+            proxy.api.Shutdown(guest_id, timeout=30),
+        ]
+        while len(guest.requests) < 4:
+            await asyncio.sleep(0.01)
+        for call in calls:
+            call.cancel()
+
+
+async def test_a_fifth_call_to_one_guest_is_refused_with_a_time_to_come_back_and_others_are_served(
+    proxy: Proxy, sockets: Path
+) -> None:
+    async with (
+        raw_guest(str(sockets / "g"), silence) as guest,
+        raw_guest(str(sockets / "h"), no_gpu) as healthy,
+    ):
+        proxy.add("vm1", guest.address)
+        proxy.add("vm2", healthy.address)
+        calls = [proxy.api.Shutdown(guest_api_pb2.Id(id="vm1"), timeout=30) for _ in range(GUEST_CALLS)]
+        while len(guest.requests) < GUEST_CALLS:
+            await asyncio.sleep(0.01)
+        error = await proxy.failure("vm1", "Shutdown")
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert retry_delay_seconds(error) == 1
+        assert await proxy.gpu_info("vm2") == guest_api_pb2.GpuInfoResponse()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*(stream.reset.wait() for stream in guest.requests))
+        proxy.directory.remove("vm1")
+
+
+def retry_delay_seconds(error: grpc.aio.AioRpcError) -> float:
+    from google.rpc import error_details_pb2, status_pb2
+
+    details = dict(error.trailing_metadata())["grpc-status-details-bin"]
+    assert isinstance(details, bytes)
+    status = status_pb2.Status.FromString(details)
+    assert status.message == error.details()
+    retry = error_details_pb2.RetryInfo()
+    assert status.details[0].Unpack(retry)
+    return float(retry.retry_delay.ToTimedelta().total_seconds())
+
+
+async def test_callers_beyond_the_limit_of_one_guest_are_refused_at_once(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        calls = [proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30) for _ in range(GUEST_CALLERS)]
+        while proxy.upstreams.reach("vm1").callers < GUEST_CALLERS:
+            await asyncio.sleep(0.01)
+        error = await proxy.failure("vm1")
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in calls:
+            call.cancel()
+
+
+def test_places_are_refused_when_all_are_taken_and_free_when_given_back() -> None:
+    slots = Slots(PROXY_CALLS, "the proxy")
+    for _ in range(PROXY_CALLS):
+        slots.take()
+    with pytest.raises(CallError) as caught:
+        slots.take()
+    assert caught.value.retry_after_seconds is not None
+    slots.give_back()
+    slots.take()
+
+
+async def test_only_listed_metadata_reaches_a_guest(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+        proxy.add("vm1", guest.address)
+        metadata = (
+            ("authorization", "Bearer s3cret"),
+            ("cookie", "a=b"),
+            ("x-request-id", "r1"),
+            ("cache-control", "max-age=3"),
+            ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("evil-bin", b"\0\1"),
+        )
+        await proxy.gpu_info("vm1", metadata=metadata)
+        ours = {"cache-control", "traceparent", "x-request-id"}
+        protocol = {"te", "content-type", "user-agent", "grpc-accept-encoding", "grpc-timeout"}
+        headers = {name for name in guest.requests[0].headers if not name.startswith(":")}
+        assert headers == ours | protocol
+        assert guest.requests[0].headers["cache-control"] == "max-age=3"
+        assert guest.requests[0].headers[":authority"] == "localhost"
+
+
+@pytest.mark.parametrize(
+    "metadata", [(("x-request-id", "x" * 257),), (("x-request-id", "x"),) * (passed_metadata.ENTRIES_LIMIT + 1)]
+)
+async def test_listed_metadata_over_its_limit_is_refused_by_name(
+    proxy: Proxy, sockets: Path, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    proxy.add("vm1", f"unix:{sockets}/g")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await proxy.gpu_info("vm1", metadata=metadata)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "metadata" in (caught.value.details() or "")
+
+
+async def test_a_tcp_guest_is_dialled_directly_whatever_http_proxy_says(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_the_proxy = asyncio.Event()
+
+    def note(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked_the_proxy.set()
+        writer.close()
+
+    web_proxy = await asyncio.start_server(note, "127.0.0.1", 0)
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{web_proxy.sockets[0].getsockname()[1]}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    server = grpc.aio.server()
+
+    class Guest(guest_api_pb2_grpc.GuestApiServicer):
+        async def GpuInfo(self, request: object, context: object) -> guest_api_pb2.GpuInfoResponse:
+            return guest_api_pb2.GpuInfoResponse(error="here")
+
+    Guest.__abstractmethods__ = frozenset()
+    guest_api_pb2_grpc.add_GuestApiServicer_to_server(Guest(), server)  # type: ignore[abstract] # the other methods answer UNIMPLEMENTED
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with running_proxy(sockets / "direct") as proxy:
+        proxy.add("vm1", f"127.0.0.1:{port}")
+        assert (await proxy.gpu_info("vm1")).error == "here"
+    await server.stop(None)
+    web_proxy.close()
+    assert not asked_the_proxy.is_set()
+
+
+async def test_a_thousand_guests_that_come_and_go_leave_no_descriptor_and_little_memory(proxy: Proxy, sockets: Path) -> None:
+    process = psutil.Process()
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+
+        async def come_and_go(number: int) -> None:
+            proxy.add(f"vm{number}", guest.address)
+            await proxy.gpu_info(f"vm{number}")
+            proxy.directory.remove(f"vm{number}")
+            guest.requests.clear()
+
+        async def settle() -> int:
+            deadline = time.monotonic() + 5
+            while (count := len(os.listdir("/proc/self/fd"))) > descriptors and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+            return count
+
+        descriptors = 10**6
+        for number in range(200):
+            await come_and_go(number)
+        await asyncio.sleep(0.2)
+        descriptors = await settle()
+        memory = process.memory_info().rss
+        for number in range(1000):
+            await come_and_go(number)
+        assert await settle() <= descriptors
+        assert process.memory_info().rss - memory < 8e6

@@ -1,0 +1,1 @@
+"""Tests of guest_transport, on real sockets, processes and signals."""

@@ -1,0 +1,97 @@
+"""The server frame in this process: all addresses or none, and what a host name stands for."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from guest_transport.addresses import TcpAddress, UnixAddress, parse_address
+from guest_transport.errors import ListenError
+from guest_transport.options import channel_options
+from guest_transport.serving import GrpcServer
+from tests.transport.server_process import door
+
+
+async def test_a_start_that_fails_leaves_nothing_bound(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        server = GrpcServer([])
+        free = TcpAddress("127.0.0.2", port)
+        with pytest.raises(ListenError, match=rf"^127\.0\.0\.1:{port}: cannot listen: port {port}: "):
+            await server.start([UnixAddress(f"{tmp_path}/s"), free, TcpAddress("127.0.0.1", port)])
+        assert list(tmp_path.iterdir()) == []
+        second = GrpcServer([])
+        await second.start([UnixAddress(f"{tmp_path}/s"), free])
+        await second.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("192.0.2.1:0", "no address of this host"),
+        ("no-such-host.invalid:80", "does not resolve"),
+        ("unix:/no/such/folder/s", "No such file or directory"),
+        ("hvsock:/a:1", "vsock:any:1"),
+    ],
+)
+async def test_an_address_that_cannot_be_listened_on_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ListenError) as refused:
+        await GrpcServer([]).start([parse_address(text)])
+    assert str(refused.value).startswith(f"{text}: cannot listen: ")
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "a%20b", "q?x=1", "h#f", "grün"])
+async def test_any_file_name_can_be_listened_on_and_dialled(tmp_path: Path, name: str) -> None:
+    address = UnixAddress(f"{tmp_path}/{name}")
+    server = GrpcServer([])
+    await server.start([address])
+    assert Path(address.path).is_socket()
+    async with grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address)) as channel:
+        await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    await server.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_host_name_is_listened_on_at_each_of_its_addresses_with_one_port() -> None:
+    server = GrpcServer([])
+    await server.start([TcpAddress("localhost", 0)])
+    [address] = server.addresses
+    assert isinstance(address, TcpAddress)
+    assert address.port > 0
+    for family, _, _, _, where in socket.getaddrinfo("localhost", address.port, type=socket.SOCK_STREAM):
+        with socket.socket(family, socket.SOCK_STREAM) as client:
+            client.connect(where)
+    await server.stop()
+
+
+async def test_health_and_reflection_know_every_service() -> None:
+    server = GrpcServer([door()])
+    await server.start([TcpAddress("127.0.0.1", 0)])
+    [address] = server.addresses
+    assert isinstance(address, TcpAddress)
+    async with grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address)) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        listed = await health.List(health_pb2.HealthListRequest(), timeout=10)
+        assert {name: status.status for name, status in listed.statuses.items()} == {"": 1, "test.Door": 1}
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await health.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=10)
+        assert failed.value.code() == grpc.StatusCode.NOT_FOUND
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        [answer] = [a async for a in reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))]
+        names = {service.name for service in answer.list_services_response.service}
+        assert names == {"test.Door", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    await server.stop()
+
+
+async def test_stopping_is_told_to_handlers_whose_streams_never_end() -> None:
+    server = GrpcServer([])
+    await server.start([TcpAddress("127.0.0.1", 0)])
+    assert not server.stopping.is_set()
+    await server.stop()
+    assert server.stopping.is_set()

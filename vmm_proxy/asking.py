@@ -1,0 +1,88 @@
+"""One call over one line, from request to checked reply.
+
+The reply is taken as hostile: its size, its lists and its encoding are checked before anything of it is passed on, and it is
+encoded anew from what was decoded, unknown fields kept. Rejected: letting gRPC decode (it turns a reply that does not decode
+into None with status OK), and `wait_for_ready` for every call (a refused connection would then be told only at the caller's
+deadline).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from vmm_proxy import passed_metadata, reply_limits
+from vmm_proxy.contract_methods import Method
+from vmm_proxy.flight import Answer
+from vmm_proxy.line import Line
+from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.statuses import CallError, Trailers, from_guest, handshake_timed_out
+
+# A connection that was accepted and then ignored is given up by gRPC after 1 s (its least connect timeout in options.py) and
+# dialled again at once; two more such rounds are waited for, then the guest counts as unreachable.
+REDIAL_PATIENCE_SECONDS = 2.5
+
+
+async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
+    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    try:
+        try:
+            call = line.rpc(method.guest_path)(b"", timeout=deadline - started, metadata=metadata)
+            wire = await call
+        except grpc.aio.AioRpcError as error:
+            if not handshake_timed_out(error):
+                raise
+            call = line.rpc(method.guest_path)(b"", timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
+            wire = await _once_connected(call, line, guest_id)
+        trailers = await call.trailing_metadata()
+    except grpc.aio.AioRpcError as error:
+        raise from_guest(guest_id, error, passed_metadata.to_caller(error.trailing_metadata()), loop.time() - started) from error
+    return _checked(wire, guest_id, method, passed_metadata.to_caller(trailers) if trailers else ())
+
+
+async def _once_connected(call: grpc.aio.UnaryUnaryCall[bytes, bytes | None], line: Line, guest_id: str) -> bytes | None:
+    """The reply of a call that waits for the redial; raises CallError UNAVAILABLE when patience ends without a connection."""
+    unreachable = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: unreachable: it does not answer the connection")
+    gave_up = False
+
+    def give_up() -> None:
+        nonlocal gave_up
+        if not line.connected:
+            gave_up = True
+            call.cancel()
+
+    clock = asyncio.get_running_loop().call_later(REDIAL_PATIENCE_SECONDS, give_up)
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if gave_up:
+            raise unreachable from None
+        raise
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not line.connected:
+            raise unreachable from error
+        raise
+    finally:
+        clock.cancel()
+
+
+def _checked(wire: bytes | None, guest_id: str, method: Method, trailers: Trailers) -> Answer:
+    if wire is None:
+        raise CallError(grpc.StatusCode.INTERNAL, f"guest {guest_id}: its reply holds no whole message", answered=True)
+    try:
+        reply_limits.check_wire(wire, method.reply)
+        message = method.reply.FromString(wire)
+        reply_limits.check_decoded(message, len(wire))
+    except reply_limits.OverLimitError as error:
+        text = f"guest {guest_id}: its reply is over the limit: {error}"
+        raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, answered=True) from error
+    except DecodeError as error:
+        text = f"guest {guest_id}: its reply does not decode as {method.reply.DESCRIPTOR.full_name}"
+        raise CallError(grpc.StatusCode.INTERNAL, text, answered=True) from error
+    # Deterministic, because a re-encoded reply is only then the same bytes each time (grpcio and protobuf promise it no other
+    # way).
+    return Answer(message, message.SerializeToString(deterministic=True), trailers)

@@ -1,0 +1,141 @@
+"""Which guests exist, where, and in what state: the one answer that every other part of the proxy asks for.
+
+It holds entries and tells its listeners what changed; it opens no channel and reads no file. It refuses a second entry with one
+id, and a second running guest with one address, because then one VM would answer for another. Rejected: asking the VMM at each
+call (a call would wait for a third party).
+
+    DirectoryError          a change that is refused
+    ├── AlreadyKnownError   the id has an entry
+    ├── UnknownGuestError   the id has none
+    └── AddressTakenError   another running guest has the address
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from guest_transport.addresses import Address
+
+GUEST_ID_RULE = "1 to 128 characters of [A-Za-z0-9._:-]"
+_GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class DirectoryError(Exception):
+    """A change of the directory that is refused; the message names the guest and the reason."""
+
+
+class AlreadyKnownError(DirectoryError):
+    """The id has an entry already."""
+
+
+class UnknownGuestError(DirectoryError):
+    """The id has no entry."""
+
+
+class AddressTakenError(DirectoryError):
+    """Another running guest has the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestEntry:
+    """What is known of one guest without asking it."""
+
+    id: str
+    address: Address
+    labels: Mapping[str, str] = field(default_factory=dict)
+    running: bool = True
+    # Pin: the instance_id that the guest must show, raw bytes; empty for none.
+    instance_id: bytes = b""
+    # Host PCI addresses of the cards given to it, in the guest's order; empty when not known.
+    gpus: tuple[str, ...] = ()
+    # Where the entry comes from, for messages and so that each source changes its own entries only.
+    source: str = ""
+
+
+# Called after a change with the entry before and the entry after; None stands for no entry.
+Listener = Callable[[GuestEntry | None, GuestEntry | None], None]
+
+
+def valid_guest_id(text: str) -> bool:
+    """Whether `text` keeps GUEST_ID_RULE; an id that does never leaves a file name, a log line or a label."""
+    return _GUEST_ID.fullmatch(text) is not None
+
+
+class Directory:
+    """The entries by id. Changes take effect at once and are told to every listener."""
+
+    def __init__(self, entries: Iterable[GuestEntry] = ()) -> None:
+        self._entries: dict[str, GuestEntry] = {}
+        self._order: list[str] = []
+        # Which running guest has an address: a directory of ten thousand is loaded at start, so nothing here may walk all of it.
+        self._at: dict[Address, str] = {}
+        self._listeners: list[Listener] = []
+        for entry in entries:
+            self.add(entry)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of every change from now on."""
+        self._listeners.append(listener)
+
+    def get(self, guest_id: str) -> GuestEntry | None:
+        """The entry of `guest_id`, or None."""
+        return self._entries.get(guest_id)
+
+    def after(self, guest_id: str = "") -> Sequence[GuestEntry]:
+        """The entries whose ids come after `guest_id`, in id order."""
+        return [self._entries[known] for known in self._order[bisect.bisect_right(self._order, guest_id) :]]
+
+    def add(self, entry: GuestEntry) -> None:
+        """Add a guest; raises AlreadyKnownError or AddressTakenError."""
+        if known := self._entries.get(entry.id):
+            origin = f" in {known.source}" if known.source else ""
+            raise AlreadyKnownError(f"guest {entry.id} is known already{origin}; an id is given once")
+        self._refuse_taken_address(entry)
+        self._keep(None, entry)
+        bisect.insort(self._order, entry.id)
+        self._tell(None, entry)
+
+    def replace(self, entry: GuestEntry) -> None:
+        """Put `entry` in place of the guest's present entry; raises UnknownGuestError or AddressTakenError."""
+        before = self._known(entry.id)
+        self._refuse_taken_address(entry)
+        self._keep(before, entry)
+        if before != entry:
+            self._tell(before, entry)
+
+    def remove(self, guest_id: str) -> None:
+        """Forget a guest; raises UnknownGuestError."""
+        before = self._known(guest_id)
+        self._keep(before, None)
+        del self._order[bisect.bisect_left(self._order, guest_id)]
+        self._tell(before, None)
+
+    def _known(self, guest_id: str) -> GuestEntry:
+        entry = self._entries.get(guest_id)
+        if entry is None:
+            raise UnknownGuestError(f"guest {guest_id} is not known")
+        return entry
+
+    def _refuse_taken_address(self, entry: GuestEntry) -> None:
+        if entry.running and (other := self._at.get(entry.address, entry.id)) != entry.id:
+            raise AddressTakenError(f"guest {entry.id}: its address belongs to the running guest {other} already")
+
+    def _keep(self, before: GuestEntry | None, after: GuestEntry | None) -> None:
+        if before:
+            del self._entries[before.id]
+            if before.running:
+                del self._at[before.address]
+        if after:
+            self._entries[after.id] = after
+            if after.running:
+                self._at[after.address] = after.id
+
+    def _tell(self, before: GuestEntry | None, after: GuestEntry | None) -> None:
+        for listener in self._listeners:
+            listener(before, after)

@@ -1,0 +1,128 @@
+"""guest_fleet.v1.FleetService: turns rpcs into work of the rooms that do it, and their failures into statuses.
+
+Guests' addresses are shown to administrators only; as long as there are no roles, these are the callers on a Unix socket, whom
+the file system already let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import urllib.parse
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
+from guest_transport.serving import Service
+from vmm_proxy import passed_metadata
+from vmm_proxy.collecting import collect
+from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
+from vmm_proxy.deadlines import guest_deadline
+from vmm_proxy.directory import Directory
+from vmm_proxy.guest_list import GuestList
+from vmm_proxy.outbox import OutboxClosedError
+from vmm_proxy.refusing import refuse
+from vmm_proxy.selecting import selection
+from vmm_proxy.slots import FLEET_STREAMS, Slots
+from vmm_proxy.statuses import CallError
+from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.watching import (
+    DEFAULT_INTERVAL_SECONDS,
+    LEAST_INTERVAL_SECONDS,
+    LONGEST_INTERVAL_SECONDS,
+    Watches,
+)
+
+# The servicer's stubs want a context of both gRPC stacks; what is served here is grpc.aio's.
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_NAME = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
+
+
+def is_local_admin(context: Context) -> bool:
+    """Whether the caller came over a Unix socket."""
+    return urllib.parse.unquote(context.peer()).startswith("unix:")
+
+
+class FleetService(fleet_pb2_grpc.FleetServiceServicer):
+    """The servicer."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        upstreams: Upstreams,
+        guest_list: GuestList,
+        watches: Watches,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._directory = directory
+        self._upstreams = upstreams
+        self._guest_list = guest_list
+        self._watches = watches
+        self._wall_clock = wall_clock
+        self._streams = Slots(FLEET_STREAMS, "the fleet")
+
+    def service(self) -> Service:
+        """What a server needs to serve it."""
+        return Service(_NAME, lambda server: fleet_pb2_grpc.add_FleetServiceServicer_to_server(self, server))
+
+    async def ListGuests(  # noqa: N802 - the contract's name
+        self, request: fleet_pb2.ListGuestsRequest, context: Context
+    ) -> fleet_pb2.ListGuestsResponse:
+        """A page of guests."""
+        try:
+            return await self._guest_list.page(request, with_addresses=is_local_admin(context))
+        except CallError as error:
+            failure = error
+        return await refuse(context, failure)
+
+    async def CollectGpuInfo(  # noqa: N802 - the contract's name
+        self, request: fleet_pb2.CollectGpuInfoRequest, context: Context
+    ) -> AsyncIterator[fleet_pb2.CollectGpuInfoResponse]:
+        """Every selected guest's outcome, as it comes."""
+        try:
+            guest_ids = selection(request.selector).choose(self._directory)
+            metadata = passed_metadata.to_guest(context.invocation_metadata())
+            self._streams.take()
+        except CallError as error:
+            await refuse(context, error)
+        try:
+            now = asyncio.get_running_loop().time()
+            deadline = min(guest_deadline(context, GPU_INFO_BOUND_SECONDS), now + GPU_INFO_BOUND_SECONDS)
+            async with contextlib.aclosing(collect(self._upstreams, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
+                async for outcome in outcomes:
+                    yield fleet_pb2.CollectGpuInfoResponse(guest=outcome.message())
+        finally:
+            self._streams.give_back()
+
+    async def WatchGpuInfo(  # noqa: N802 - the contract's name
+        self, request: fleet_pb2.WatchGpuInfoRequest, context: Context
+    ) -> AsyncIterator[fleet_pb2.WatchGpuInfoResponse]:
+        """The selected guests' outcomes, again every interval."""
+        try:
+            interval = _interval_seconds(request)
+            selected = selection(request.selector)
+            self._streams.take()
+        except CallError as error:
+            await refuse(context, error)
+        watcher = self._watches.join(selected, interval)
+        try:
+            while True:
+                yield fleet_pb2.WatchGpuInfoResponse(guest=(await watcher.outbox.take()).message())
+        except OutboxClosedError:
+            stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
+        finally:
+            self._streams.give_back()
+            await self._watches.leave(watcher, interval)
+        await refuse(context, stopping)
+
+
+def _interval_seconds(request: fleet_pb2.WatchGpuInfoRequest) -> float:
+    if not request.HasField("interval"):
+        return DEFAULT_INTERVAL_SECONDS
+    seconds = request.interval.seconds + request.interval.nanos / 1e9
+    if not 0 <= seconds <= LONGEST_INTERVAL_SECONDS:
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"interval: must be from 0 to {LONGEST_INTERVAL_SECONDS:.0f} s")
+    return max(seconds, LEAST_INTERVAL_SECONDS)

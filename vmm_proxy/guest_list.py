@@ -1,0 +1,91 @@
+"""FleetService.ListGuests: the directory in id order, in pages, with what the calls say of each guest.
+
+A page token is the last id of the page before, so that guests which come or go between two pages are neither shown twice nor
+make others vanish. Rejected: an offset, which does both.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+
+import grpc
+
+from guest_fleet.v1 import fleet_pb2
+from vmm_proxy.directory import Directory, GuestEntry, valid_guest_id
+from vmm_proxy.looks import Looks
+from vmm_proxy.selecting import selection
+from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream import Reach
+from vmm_proxy.upstreams import Upstreams
+
+# Both stand in the contract, at ListGuestsRequest.page_size.
+PAGE_SIZE = 100
+LARGEST_PAGE_SIZE = 1000
+# Says which kind of token it is, so that another kind can come later.
+_PAGE_KIND = "after:"
+
+_STATES = {
+    Reach.SERVING: fleet_pb2.GUEST_STATE_SERVING,
+    Reach.UNREACHABLE: fleet_pb2.GUEST_STATE_UNREACHABLE,
+    Reach.UNKNOWN: fleet_pb2.GUEST_STATE_UNKNOWN,
+}
+
+
+class GuestList:
+    """Pages of guests."""
+
+    def __init__(self, directory: Directory, upstreams: Upstreams, looks: Looks) -> None:
+        self._directory = directory
+        self._upstreams = upstreams
+        self._looks = looks
+
+    async def page(self, request: fleet_pb2.ListGuestsRequest, *, with_addresses: bool) -> fleet_pb2.ListGuestsResponse:
+        """The page that `request` asks for; raises CallError INVALID_ARGUMENT."""
+        size = _page_size(request.page_size)
+        selected = selection(request.selector)
+        matching = (entry for entry in self._directory.after(_last_id(request.page_token)) if selected.matches(entry))
+        entries = list(itertools.islice(matching, size + 1))
+        page = entries[:size]
+        await self._looks.refresh(page)
+        response = fleet_pb2.ListGuestsResponse(guests=[self._guest(entry, with_address=with_addresses) for entry in page])
+        if len(entries) > size:
+            response.next_page_token = _token(page[-1].id)
+        return response
+
+    def _guest(self, entry: GuestEntry, *, with_address: bool) -> fleet_pb2.Guest:
+        contact = self._upstreams.contact(entry.id)
+        guest = fleet_pb2.Guest(
+            id=entry.id,
+            address=str(entry.address) if with_address else "",
+            labels=entry.labels,
+            state=_STATES[contact.reach] if entry.running else fleet_pb2.GUEST_STATE_STOPPED,
+            agent_version=contact.agent_version,
+        )
+        if contact.answered_at is not None:
+            guest.last_contact.FromMilliseconds(round(contact.answered_at * 1000))
+        return guest
+
+
+def _page_size(asked: int) -> int:
+    if asked < 0:
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "page_size: must not be negative")
+    return min(asked or PAGE_SIZE, LARGEST_PAGE_SIZE)
+
+
+def _token(last_id: str) -> str:
+    return base64.urlsafe_b64encode(f"{_PAGE_KIND}{last_id}".encode()).decode()
+
+
+def _last_id(token: str) -> str:
+    if not token:
+        return ""
+    try:
+        text = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True).decode("ascii")
+    except (UnicodeError, binascii.Error):
+        text = ""
+    last_id = text.removeprefix(_PAGE_KIND)
+    if not text.startswith(_PAGE_KIND) or not valid_guest_id(last_id):
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "page_token: must be the next_page_token of an answer of this proxy")
+    return last_id

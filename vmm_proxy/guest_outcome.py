@@ -1,0 +1,78 @@
+"""What one guest said to a fleet's GpuInfo, or why it said nothing: data in either case, never the failure of the whole reply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from guest_api import guest_api_pb2
+from guest_fleet.v1 import fleet_pb2
+from vmm_proxy.contract_methods import proxied_methods
+from vmm_proxy.flight import Answer, Outcome
+from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.refusing import rpc_status
+from vmm_proxy.statuses import CallError
+from vmm_proxy.upstreams import Upstreams
+
+log = logging.getLogger(__name__)
+
+GPU_INFO = next(method for method in proxied_methods() if method.name == "GpuInfo")
+
+
+@dataclass(frozen=True, slots=True)
+class GuestOutcome:
+    """One guest's answer or failure; `received_at` in epoch seconds, `took_seconds` as the proxy waited."""
+
+    guest_id: str
+    outcome: Outcome
+    received_at: float
+    took_seconds: float
+
+    @property
+    def wire_bytes(self) -> int:
+        """What it weighs while it waits to be sent."""
+        return len(self.outcome.wire) if isinstance(self.outcome, Answer) else len(self.outcome.text)
+
+    def failed_instead(self, error: CallError) -> GuestOutcome:
+        """The same moment, with `error` for an outcome."""
+        return GuestOutcome(self.guest_id, error, self.received_at, self.took_seconds)
+
+    def message(self) -> fleet_pb2.GuestGpuInfo:
+        """As the contract has it."""
+        entry = fleet_pb2.GuestGpuInfo(guest_id=self.guest_id)
+        entry.received_at.FromMilliseconds(round(self.received_at * 1000))
+        entry.took.FromMicroseconds(round(self.took_seconds * 1_000_000))
+        if isinstance(self.outcome, CallError):
+            entry.status.CopyFrom(rpc_status(self.outcome))
+        else:
+            entry.gpu_info.MergeFrom(_gpu_info(self.outcome))
+            # Also an empty answer ("no GPU") is an answer.
+            entry.gpu_info.SetInParent()
+        return entry
+
+
+def _gpu_info(answer: Answer) -> guest_api_pb2.GpuInfoResponse:
+    if not isinstance(answer.message, guest_api_pb2.GpuInfoResponse):
+        raise TypeError(f"GpuInfo was answered with {type(answer.message).__name__}")
+    return answer.message
+
+
+async def ask_gpu_info(
+    upstreams: Upstreams, guest_id: str, metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
+) -> GuestOutcome:
+    """Ask one guest until `deadline` (loop time); raises nothing but cancellation."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    outcome: Outcome
+    try:
+        outcome = await upstreams.reach(guest_id).call(GPU_INFO, metadata, deadline, for_fleet=True)
+    except CallError as error:
+        outcome = error
+    except Exception:
+        log.exception("asking guest %s failed in the proxy itself", guest_id)
+        outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {guest_id}: a fault of the proxy; its log says more")
+    return GuestOutcome(guest_id, outcome, wall_clock(), loop.time() - started)

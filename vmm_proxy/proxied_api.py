@@ -1,0 +1,69 @@
+"""guest_api.ProxiedGuestApi: one path for all its methods, made from the service descriptor.
+
+It reads the request's id, passes the call on and ends the rpc with the guest's answer or with a status of the contract; what a
+method means it does not know. Requests arrive as bytes, because gRPC would answer one that does not decode with UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from guest_api import guest_api_pb2
+from guest_transport.serving import Service
+from vmm_proxy import passed_metadata
+from vmm_proxy.contract_methods import PROXIED_SERVICE, Method, proxied_methods
+from vmm_proxy.deadlines import guest_deadline
+from vmm_proxy.flight import Answer
+from vmm_proxy.refusing import refuse
+from vmm_proxy.statuses import CallError
+from vmm_proxy.upstreams import Upstreams
+
+log = logging.getLogger(__name__)
+
+# Bytes on both sides; grpc.aio gives the context of a generic handler no message types.
+Context = grpc.aio.ServicerContext[Any, Any]
+Forward = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+def proxied_api(upstreams: Upstreams) -> Service:
+    """The service, forwarding to `upstreams`."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams), None, None) for method in proxied_methods()
+    }
+    generic = grpc.method_handlers_generic_handler(PROXIED_SERVICE.full_name, handlers)
+    return Service(PROXIED_SERVICE.full_name, lambda server: server.add_generic_rpc_handlers((generic,)))
+
+
+def _forward(method: Method, upstreams: Upstreams) -> Forward:
+    async def forward(request: bytes, context: Context) -> bytes:
+        try:
+            answer = await _ask(method, upstreams, request, context)
+        except CallError as error:
+            failure = error
+        except Exception:
+            log.exception("%s failed in the proxy itself", method.name)
+            failure = CallError(grpc.StatusCode.INTERNAL, "a fault of the proxy; its log says more")
+        else:
+            if answer.trailers:
+                context.set_trailing_metadata(answer.trailers)
+            return answer.wire
+        return await refuse(context, failure)
+
+    return forward
+
+
+async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Context) -> Answer:
+    try:
+        guest_id = guest_api_pb2.Id.FromString(request).id
+    except DecodeError as error:
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode as guest_api.Id") from error
+    upstream = upstreams.reach(guest_id)
+    if not method.only_reads:
+        log.warning("%s of guest %s asked by %s", method.name, guest_id, context.peer())
+    metadata = passed_metadata.to_guest(context.invocation_metadata())
+    return await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds))

@@ -1,0 +1,45 @@
+"""Counted places for calls towards guests: one count for the whole proxy and one per guest.
+
+A call takes a place in both or is refused at once; it never queues, because a queue would turn one guest's hang into
+everybody's. Rejected: semaphores (they wait), and grpc's own limit of concurrent calls alone (it cannot tell one guest's
+callers from another's).
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from vmm_proxy.statuses import CallError
+
+# Calls in progress towards all guests together. A proxied call takes some 2 ms of the loop, so more would only wait there.
+PROXY_CALLS = 256
+# Calls in progress towards one guest. A guest has six methods; identical calls share one, so a fifth is a caller that varies
+# its metadata.
+GUEST_CALLS = 4
+# Callers that wait for one guest, calls that share one included. With 1024 calls admitted to the server, eight hanging guests
+# would have to be asked at once before anybody else is refused.
+GUEST_CALLERS = 128
+# Streams of the fleet service: each may ask every guest, and there are few honest readers (a dashboard, a terminal, a collector).
+FLEET_STREAMS = 32
+# When a refused caller is told to come back: a call to a healthy guest is over by then.
+RETRY_AFTER_SECONDS = 1.0
+
+
+class Slots:
+    """At most `limit` places; `whose` names them in the refusal."""
+
+    def __init__(self, limit: int, whose: str) -> None:
+        self._limit = limit
+        self._whose = whose
+        self.taken = 0
+
+    def take(self) -> None:
+        """Take a place; raises CallError RESOURCE_EXHAUSTED when there is none."""
+        if self.taken >= self._limit:
+            text = f"{self._whose}: {self._limit} calls are in progress already, try again later"
+            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, retry_after_seconds=RETRY_AFTER_SECONDS)
+        self.taken += 1
+
+    def give_back(self) -> None:
+        """Give a taken place back."""
+        self.taken -= 1

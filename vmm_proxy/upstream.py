@@ -1,0 +1,215 @@
+"""One guest as the proxy calls it: its line, its limits, who shares a call, and what the last outcome says of its reach.
+
+Identical reading calls share one call to the guest, each caller with its own deadline; a line on which the guest misses three
+deadlines in a row is replaced. Closing it answers everybody who waits, because a handler whose call is merely cancelled sends
+no status at all. Rejected: retries (only the caller knows what a second call means).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from guest_api import guest_api_pb2
+from guest_transport.addresses import Address
+from vmm_proxy.asking import ask
+from vmm_proxy.contract_methods import Method
+from vmm_proxy.flight import Answer, Flight, Outcome
+from vmm_proxy.line import Line
+from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, Slots
+from vmm_proxy.statuses import CallError, plain
+
+log = logging.getLogger(__name__)
+
+# One missed deadline is a slow guest, three in a row a line that leads nowhere (a VM that was replaced behind the same address).
+MISSES_BEFORE_REDIAL = 3
+# Calls with tiny deadlines could make every third call a redial; a guest that is up needs far less than this to answer on a new
+# line.
+REDIAL_PAUSE_SECONDS = 1.0
+# Calls still on a replaced line end with their own deadlines; the longest that the product sets itself is 20 s.
+OLD_LINE_GRACE_SECONDS = 20.0
+# A caller whose shared call ended earlier than its own deadline asks anew, if this much is left.
+WORTH_ASKING_SECONDS = 0.02
+VERSION_LIMIT_BYTES = 64
+
+
+class Reach(enum.Enum):
+    """What the last call to a guest says."""
+
+    UNKNOWN = "unknown"
+    SERVING = "serving"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(slots=True)
+class Contact:
+    """The last known of a guest: whether the last call reached it, when it was last tried and last answered (epoch seconds)."""
+
+    reach: Reach = Reach.UNKNOWN
+    answered_at: float | None = None
+    tried_at: float | None = None
+    agent_version: str = ""
+    # Whether Info was asked for on the proxy's own account.
+    looked: bool = False
+
+
+class Upstream:
+    """The calls to one guest at one address."""
+
+    def __init__(
+        self, guest_id: str, address: Address, *, contact: Contact, proxy_calls: Slots, wall_clock: Callable[[], float]
+    ) -> None:
+        self.guest_id = guest_id
+        self.contact = contact
+        self.redials = 0
+        self._address = address
+        self._wall_clock = wall_clock
+        self._proxy_calls = proxy_calls
+        self._calls = Slots(GUEST_CALLS, f"guest {guest_id}")
+        self._callers = Slots(GUEST_CALLERS, f"guest {guest_id}")
+        self._line: Line | None = None
+        self._flights: set[Flight] = set()
+        self._shared: dict[tuple[str, Metadata], Flight] = {}
+        self._misses = 0
+        self._redialled_at = float("-inf")
+        self._retired: set[Line] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._closed: CallError | None = None
+
+    async def call(self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False) -> Answer:
+        """The guest's answer by `deadline` (loop time); raises CallError.
+
+        A fleet's call takes no place in the proxy's count: a thousand guests are asked at once, each of them with its own few places.
+        """
+        self._callers.take()
+        try:
+            return await self._call(method, metadata, deadline, None if for_fleet else self._proxy_calls)
+        finally:
+            self._callers.give_back()
+
+    @property
+    def callers(self) -> int:
+        """How many wait for the guest right now."""
+        return self._callers.taken
+
+    async def close(self, reason: str) -> None:
+        """End every call with UNAVAILABLE and `reason`, and the line with them; further calls fail alike."""
+        self._closed = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {self.guest_id}: {reason}")
+        for flight in list(self._flights):
+            flight.abandon(self._closed)
+        await asyncio.gather(*(flight.task for flight in self._flights if flight.task), return_exceptions=True)
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        for line in (self._line, *self._retired):
+            if line:
+                await line.close()
+
+    async def _call(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Answer:
+        key = (method.name, metadata)
+        while True:
+            if self._closed:
+                raise self._closed.again()
+            flight = self._shared.get(key) if method.only_reads else None
+            if flight is None or flight.dropped:
+                flight = self._start(method, metadata, deadline, proxy_calls)
+            outcome = await flight.outcome(deadline)
+            if isinstance(outcome, Answer):
+                return outcome
+            if outcome is None:
+                raise CallError(
+                    grpc.StatusCode.DEADLINE_EXCEEDED, f"guest {self.guest_id}: no answer within the caller's deadline"
+                )
+            late = outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not outcome.answered
+            if not late or deadline - flight.deadline < WORTH_ASKING_SECONDS:
+                raise outcome.again()
+
+    def _start(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
+        # Undone once, by whichever comes first: the outcome, or the end of a task that was cancelled before it began.
+        places = contextlib.ExitStack()
+        with places:
+            for slots in (self._calls, proxy_calls):
+                if slots:
+                    slots.take()
+                    places.callback(slots.give_back)
+            places = places.pop_all()
+        flight = Flight(deadline)
+        self._flights.add(flight)
+        places.callback(self._flights.discard, flight)
+        if method.only_reads:
+            self._shared[method.name, metadata] = flight
+            places.callback(self._unshare, method.name, metadata, flight)
+        flight.task = asyncio.create_task(self._fly(flight, method, metadata, places))
+        flight.task.add_done_callback(lambda _: places.close())
+        return flight
+
+    def _unshare(self, method_name: str, metadata: Metadata, flight: Flight) -> None:
+        if self._shared.get((method_name, metadata)) is flight:
+            del self._shared[method_name, metadata]
+
+    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, places: contextlib.ExitStack) -> None:
+        outcome: Outcome
+        try:
+            outcome = await ask(self._open_line(), self.guest_id, method, metadata, flight.deadline)
+        except CallError as error:
+            outcome = error
+        except Exception:
+            log.exception("a call to guest %s failed in the proxy itself", self.guest_id)
+            outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {self.guest_id}: a fault of the proxy; its log says more")
+        places.close()
+        self._note(outcome)
+        flight.land(outcome)
+
+    def _open_line(self) -> Line:
+        if self._line is None:
+            self._line = Line(self.guest_id, self._address)
+        return self._line
+
+    def _note(self, outcome: Outcome) -> None:
+        now = self._wall_clock()
+        contact = self.contact
+        contact.tried_at = now
+        answered = isinstance(outcome, Answer) or outcome.answered
+        reach = Reach.SERVING if answered else Reach.UNREACHABLE
+        if answered:
+            contact.answered_at = now
+            self._misses = 0
+        if reach is not contact.reach:
+            if isinstance(outcome, CallError) and not answered:
+                log.warning("%s", outcome.text)
+            else:
+                log.info("guest %s: answers", self.guest_id)
+            contact.reach = reach
+        if isinstance(outcome, Answer) and isinstance(outcome.message, guest_api_pb2.GuestInfo):
+            contact.agent_version = plain(outcome.message.version, VERSION_LIMIT_BYTES)
+        if isinstance(outcome, CallError) and outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not answered:
+            self._missed()
+
+    def _missed(self) -> None:
+        self._misses += 1
+        now = asyncio.get_running_loop().time()
+        if self._misses < MISSES_BEFORE_REDIAL or now - self._redialled_at < REDIAL_PAUSE_SECONDS or self._line is None:
+            return
+        log.warning("guest %s: %d deadlines missed in a row, dialling anew", self.guest_id, self._misses)
+        self.redials += 1
+        self._misses = 0
+        self._redialled_at = now
+        self._retire(self._line)
+        self._line = None
+
+    def _retire(self, line: Line) -> None:
+        async def close_later() -> None:
+            await line.close(OLD_LINE_GRACE_SECONDS)
+            self._retired.discard(line)
+
+        self._retired.add(line)
+        task = asyncio.create_task(close_later())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)

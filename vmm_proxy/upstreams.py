@@ -1,0 +1,82 @@
+"""From a guest's id to the guest: who is known, who runs, and one Upstream for each that was called.
+
+It follows the directory: a guest that was removed, stopped or moved loses its line at once, and its calls in flight end with
+UNAVAILABLE. A new label changes nothing here. Rejected: checking the directory only at the next call, which would leave a line
+to a VM that is gone, or to its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+
+from vmm_proxy.directory import GUEST_ID_RULE, Directory, GuestEntry, valid_guest_id
+from vmm_proxy.slots import PROXY_CALLS, Slots
+from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream import Contact, Reach, Upstream
+
+
+class Upstreams:
+    """The guests of `directory`, as far as they were called."""
+
+    def __init__(self, directory: Directory, wall_clock: Callable[[], float]) -> None:
+        self._directory = directory
+        self._wall_clock = wall_clock
+        self._calls = Slots(PROXY_CALLS, "the proxy")
+        self._upstreams: dict[str, Upstream] = {}
+        # Kept while the guest is known, also across a stop: when it last answered is then still worth knowing.
+        self._contacts: dict[str, Contact] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        directory.listen(self._changed)
+
+    def reach(self, guest_id: str) -> Upstream:
+        """The guest with this id, if it may be called; raises CallError."""
+        upstream = self._upstreams.get(guest_id)
+        if upstream is not None:
+            return upstream
+        if not valid_guest_id(guest_id):
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"id: must be {GUEST_ID_RULE}")
+        entry = self._directory.get(guest_id)
+        if entry is None:
+            raise CallError(grpc.StatusCode.NOT_FOUND, f"guest {guest_id}: not known to this proxy")
+        if not entry.running:
+            raise CallError(grpc.StatusCode.FAILED_PRECONDITION, f"guest {guest_id}: stopped")
+        contact = self._contacts.setdefault(guest_id, Contact())
+        upstream = Upstream(guest_id, entry.address, contact=contact, proxy_calls=self._calls, wall_clock=self._wall_clock)
+        self._upstreams[guest_id] = upstream
+        return upstream
+
+    def contact(self, guest_id: str) -> Contact:
+        """What the calls to a guest say of it; all unknown where none was made."""
+        return self._contacts.get(guest_id) or Contact()
+
+    async def close(self) -> None:
+        """End every line and every call."""
+        for upstream in self._upstreams.values():
+            self._close(upstream, "the proxy stops")
+        self._upstreams.clear()
+        await asyncio.gather(*self._closing)
+
+    def _changed(self, before: GuestEntry | None, after: GuestEntry | None) -> None:
+        if before is None:
+            return
+        if after is None:
+            self._contacts.pop(before.id, None)
+            self._end(before.id, "it was removed from the directory")
+        elif not after.running:
+            self._end(before.id, "it was stopped")
+        elif (before.address, before.instance_id) != (after.address, after.instance_id):
+            self._end(before.id, "it was moved to another address")
+
+    def _end(self, guest_id: str, reason: str) -> None:
+        if contact := self._contacts.get(guest_id):
+            contact.reach = Reach.UNKNOWN
+        if upstream := self._upstreams.pop(guest_id, None):
+            self._close(upstream, reason)
+
+    def _close(self, upstream: Upstream, reason: str) -> None:
+        task = asyncio.create_task(upstream.close(reason))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,148 @@
+"""Asks guests again and again for those who watch them: one question per guest and interval, however many watch.
+
+Watchers with one interval share a Beat, which asks each guest that any of them wants and gives every outcome to all who want
+it. A guest that has not answered yet is not asked again. The beat ends with its last watcher. Rejected: a timer per watcher (a
+question per watcher), and a fixed beat for all (the slowest watcher would set the load).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
+from vmm_proxy.directory import Directory
+from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
+from vmm_proxy.outbox import Outbox
+from vmm_proxy.selecting import Selection
+from vmm_proxy.upstreams import Upstreams
+
+# The contract's words at WatchGpuInfoRequest.interval.
+DEFAULT_INTERVAL_SECONDS = 5.0
+LEAST_INTERVAL_SECONDS = 1.0
+# Longer than a day is a typing error; the bound keeps the clock's arithmetic honest.
+LONGEST_INTERVAL_SECONDS = 86400.0
+# A bigger answer is not kept for the next watcher, who then asks the guest itself; 8 cards take 1.6 KB.
+KEPT_ANSWER_BYTES = 64 * 1024
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Watcher:
+    """One reader: what it wants and what waits for it."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.outbox = Outbox()
+        self.wanted: frozenset[str] = frozenset()
+
+
+class Watches:
+    """The beats by interval."""
+
+    def __init__(
+        self, directory: Directory, upstreams: Upstreams, wall_clock: Callable[[], float], sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self._directory = directory
+        self._upstreams = upstreams
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+        self._beats: dict[float, Beat] = {}
+        self._watchers: set[Watcher] = set()
+
+    @property
+    def beats(self) -> int:
+        """How many intervals are being watched."""
+        return len(self._beats)
+
+    def join(self, selection: Selection, interval_seconds: float) -> Watcher:
+        """A new watcher; end it with leave()."""
+        watcher = Watcher(selection)
+        beat = self._beats.get(interval_seconds)
+        if beat is None:
+            beat = Beat(interval_seconds, self._directory, self._upstreams, self._wall_clock, self._sleep)
+            self._beats[interval_seconds] = beat
+        self._watchers.add(watcher)
+        beat.add(watcher)
+        return watcher
+
+    async def leave(self, watcher: Watcher, interval_seconds: float) -> None:
+        """End a watcher, and its beat if it was the last."""
+        self._watchers.discard(watcher)
+        beat = self._beats[interval_seconds]
+        if beat.remove(watcher):
+            del self._beats[interval_seconds]
+            await beat.close()
+
+    def end(self) -> None:
+        """End every stream: the proxy stops."""
+        for watcher in self._watchers:
+            watcher.outbox.close()
+
+
+class Beat:
+    """Asks the guests that its watchers want, every `interval_seconds`."""
+
+    def __init__(
+        self,
+        interval_seconds: float,
+        directory: Directory,
+        upstreams: Upstreams,
+        wall_clock: Callable[[], float],
+        sleep: Sleep,
+    ) -> None:
+        self._interval_seconds = interval_seconds
+        self._directory = directory
+        self._upstreams = upstreams
+        self._wall_clock = wall_clock
+        self._sleep = sleep
+        self._watchers: set[Watcher] = set()
+        self._last: dict[str, GuestOutcome] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._task = asyncio.create_task(self._run())
+
+    def add(self, watcher: Watcher) -> None:
+        """Serve `watcher` with what is known now, and ask at once for the rest."""
+        self._watchers.add(watcher)
+        watcher.wanted = frozenset(watcher.selection.choose(self._directory))
+        for guest_id in sorted(watcher.wanted):
+            if known := self._last.get(guest_id):
+                watcher.outbox.offer(known)
+            else:
+                self._ask_soon(guest_id)
+
+    def remove(self, watcher: Watcher) -> bool:
+        """Forget `watcher`; whether it was the last."""
+        self._watchers.discard(watcher)
+        return not self._watchers
+
+    async def close(self) -> None:
+        """End the beat and its questions."""
+        tasks = [self._task, *self._asking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._sleep(self._interval_seconds)
+            for watcher in self._watchers:
+                watcher.wanted = frozenset(watcher.selection.choose(self._directory))
+            wanted = frozenset[str]().union(*(watcher.wanted for watcher in self._watchers))
+            self._last = {guest_id: last for guest_id, last in self._last.items() if guest_id in wanted}
+            for guest_id in sorted(wanted):
+                self._ask_soon(guest_id)
+
+    def _ask_soon(self, guest_id: str) -> None:
+        if guest_id not in self._asking:
+            task = self._asking[guest_id] = asyncio.create_task(self._ask(guest_id))
+            task.add_done_callback(lambda _: self._asking.pop(guest_id, None))
+
+    async def _ask(self, guest_id: str) -> None:
+        deadline = asyncio.get_running_loop().time() + GPU_INFO_BOUND_SECONDS
+        outcome = await ask_gpu_info(self._upstreams, guest_id, (), deadline, self._wall_clock)
+        if outcome.wire_bytes <= KEPT_ANSWER_BYTES:
+            self._last[guest_id] = outcome
+        for watcher in self._watchers:
+            if guest_id in watcher.wanted:
+                watcher.outbox.offer(outcome)
