@@ -90,7 +90,7 @@ IN_FLIGHT = 8
 
 async def serve(folder: Path) -> None:
     """Both servicers in one process, each on its own socket, until stdin ends."""
-    telemetry = build_telemetry(["/nowhere"], sysfs=folder / "sys")
+    telemetry = build_telemetry(collector=["/nowhere"], sysfs=folder / "sys")
     await telemetry.start()
     servers = []
     for name, method in zip(NAMES, (constant, gated(telemetry)), strict=True):

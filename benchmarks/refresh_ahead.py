@@ -17,7 +17,6 @@ import sys
 from dataclasses import dataclass
 from statistics import median
 
-from guest_service.collector.command import collector_command
 from guest_service.simulator import load_rack
 from guest_service.telemetry import build_telemetry
 
@@ -45,7 +44,6 @@ class Served:
 async def scrape(refresh: str, rack: str, beat: float, beats: int, offset: float) -> Served:
     """Scrape at the beat, by absolute times, as a scraper does."""
     telemetry = build_telemetry(
-        collector_command(simulate=rack),
         simulate=load_rack(rack),
         sample_ttl_seconds=beat * TTL_SHARE,
         refresh="ahead" if refresh == "ahead" else "lazy",

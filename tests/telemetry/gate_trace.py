@@ -34,7 +34,7 @@ def system_calls_in_gate(sysfs: Path, folder: Path) -> list[str]:
 
 async def ask(sysfs: Path) -> None:
     """Ask in every way, once to fill the allocator's pools and once between two marks that strace sees."""
-    telemetry = build_telemetry(["/nowhere"], sysfs=sysfs)
+    telemetry = build_telemetry(collector=["/nowhere"], sysfs=sysfs)
     await telemetry.start()
     gc.collect()
     gc.disable()

@@ -87,7 +87,7 @@ async def soak(folder: Path, samples: int) -> dict[str, object]:
     (folder / "error").write_text(line_of(guest_api_pb2.GpuInfoResponse(error="Driver/library version mismatch")))
     (folder / "count").write_text("0\n")
     telemetry = build_telemetry(
-        ["/bin/sh", "-c", f"cd {folder}\n{SCRIPT}"],
+        collector=["/bin/sh", "-c", f"cd {folder}\n{SCRIPT}"],
         sysfs=tree.root,
         sample_ttl_seconds=0.0,
         failure_backoff_seconds=0.0,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from guest_api import guest_api_pb2
+from guest_service.simulator import Rack, RackCard
 from guest_service.telemetry import build_telemetry
 from guest_service.telemetry.gate import DRIVER_NOT_LOADED, HELD_FOR_OTHERS, LOOK_AGAIN_SECONDS, Gate, facts_of
 from tests.inventory.sys_tree import SysTree
@@ -180,37 +181,28 @@ async def test_peeking_never_looks_at_the_bus_again(tmp_path: Path) -> None:
     assert gate.inventory is None
 
 
-class FakeRack:
-    """A rack of a simulator, as far as telemetry asks."""
-
-    class Card:
-        def __init__(self, pci_bus_id: str) -> None:
-            self.pci_bus_id = pci_bus_id
-
-    def __init__(self, *addresses: str, driver_loaded: bool = True) -> None:
-        self.cards = [self.Card(address) for address in addresses]
-        self.driver_loaded = driver_loaded
+CARD_OF_RACK = RackCard(uuid="GPU-0", pci_bus_id="00000000:01:00.0")
 
 
 @pytest.mark.parametrize(
     ("rack", "reply"),
     [
-        (FakeRack(), NONE),
-        (FakeRack("00000000:01:00.0", driver_loaded=False), guest_api_pb2.GpuInfoResponse(error=DRIVER_NOT_LOADED)),
+        (Rack("none"), NONE),
+        (Rack("no-driver", (CARD_OF_RACK,), fail_init=9), guest_api_pb2.GpuInfoResponse(error=DRIVER_NOT_LOADED)),
     ],
 )
 async def test_a_simulated_rack_tells_the_facts_instead_of_the_machine(
-    tmp_path: Path, rack: FakeRack, reply: guest_api_pb2.GpuInfoResponse
+    tmp_path: Path, rack: Rack, reply: guest_api_pb2.GpuInfoResponse
 ) -> None:
-    telemetry = build_telemetry(["/nowhere"], sysfs=tmp_path, simulate=rack)
+    telemetry = build_telemetry(collector=["/nowhere"], sysfs=tmp_path, simulate=rack)
     await telemetry.start()
     assert await telemetry.gpu_info("a") == reply
     await telemetry.close()
 
 
 async def test_a_simulated_card_is_sampled_by_a_real_process(tmp_path: Path) -> None:
-    rack = FakeRack("00000000:01:00.0")
-    telemetry = build_telemetry(prints(line_of(SAMPLE)), sysfs=tmp_path, simulate=rack)
+    rack = Rack("one", (CARD_OF_RACK,))
+    telemetry = build_telemetry(collector=prints(line_of(SAMPLE)), sysfs=tmp_path, simulate=rack)
     await telemetry.start()
     reply = await telemetry.gpu_info("a")
     assert reply.gpus == SAMPLE.gpus
@@ -233,7 +225,7 @@ def test_a_call_without_a_sample_costs_no_system_call_without_a_card_and_one_sta
 
 async def test_no_child_is_ever_started_without_a_card(tree: SysTree) -> None:
     before = set(children_of())
-    telemetry = build_telemetry(prints(line_of(SAMPLE)), sysfs=tree.root)
+    telemetry = build_telemetry(collector=prints(line_of(SAMPLE)), sysfs=tree.root)
     await telemetry.start()
     for _ in range(1000):
         await telemetry.gpu_info("a")

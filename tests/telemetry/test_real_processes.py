@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from guest_api import guest_api_pb2
-from guest_service.collector.command import collector_command
 from guest_service.simulator import load_rack
 from guest_service.telemetry import GpuTelemetry, build_telemetry
 from guest_service.telemetry.build import SAMPLE_TTL_SECONDS
@@ -29,7 +28,6 @@ HANGING = '[[card]]\n[card.fail]\ntemperature = "hang"\n'
 def simulated(rack: str, *, sample_timeout_seconds: float = 30.0, spacing_seconds: float = SAMPLE_TTL_SECONDS) -> GpuTelemetry:
     """Telemetry of a rack, as app.py builds it: before it serves, so files may be read."""
     return build_telemetry(
-        collector_command(simulate=rack),
         sysfs=Path("/nowhere"),
         simulate=load_rack(rack),
         sample_timeout_seconds=sample_timeout_seconds,
@@ -107,14 +105,13 @@ async def test_a_collector_that_hangs_in_the_driver_is_ended_and_leaves_nothing(
 AGENT = """
 import asyncio, signal, sys
 from pathlib import Path
-from guest_service.collector.command import collector_command
 from guest_service.simulator import load_rack
 from guest_service.telemetry import build_telemetry
 
 async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    telemetry = build_telemetry(collector_command(simulate=sys.argv[1]), simulate=load_rack(sys.argv[1]))
+    telemetry = build_telemetry(simulate=load_rack(sys.argv[1]))
     await telemetry.start()
     waiting = asyncio.create_task(telemetry.gpu_info("client that holds on"))
     await asyncio.sleep(0)
