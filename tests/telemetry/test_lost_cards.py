@@ -9,11 +9,10 @@ from typing import ClassVar
 import pytest
 
 from guest_api import guest_api_pb2
-from guest_service.collector.command import collector_command
 from guest_service.inventory import Inventory, simulated_inventory
 from guest_service.sampler import Outcome, OutcomeKind
-from guest_service.simulator import Rack, load_rack
-from guest_service.telemetry import build_telemetry
+from guest_service.simulator import load_rack
+from guest_service.telemetry import GpuTelemetry, build_telemetry
 from guest_service.telemetry.lost_cards import KnownCards
 from tests.telemetry.rack import Machine, PacedSampler, Rig
 from tests.telemetry.virtual_time import in_virtual_time
@@ -117,15 +116,14 @@ async def test_a_failed_sample_in_between_forgets_no_card(monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def rack(tmp_path: Path) -> tuple[list[str], Rack]:
-    """A rack with a lost card: the command that samples it, and what the agent knows of it."""
+def telemetry(tmp_path: Path) -> GpuTelemetry:
+    """Of a rack with a lost card."""
     file = tmp_path / "rack.toml"
     file.write_text('[[card]]\nuuid = "GPU-a"\n[[card]]\nuuid = "GPU-b"\n[card.fail]\ndevice = 15\n')
-    return collector_command(simulate=str(file)), load_rack(str(file))
+    return build_telemetry(simulate=load_rack(str(file)))
 
 
-async def test_the_agents_reply_names_a_lost_card_of_a_simulated_rack(rack: tuple[list[str], Rack]) -> None:
-    telemetry = build_telemetry(rack[0], simulate=rack[1])
+async def test_the_agents_reply_names_a_lost_card_of_a_simulated_rack(telemetry: GpuTelemetry) -> None:
     await telemetry.start()
     try:
         reply = await telemetry.gpu_info("test", timeout_seconds=30.0)
