@@ -174,7 +174,7 @@ class _EngineLog:
 
     def release(self) -> None:
         """Close the connection; the SDK's own close leaves its descriptor to the garbage collector."""
-        self._chunks._response.close()  # noqa: SLF001 -- as said
+        self._chunks._response.close()
         self._client.close()
 
 
