@@ -18,7 +18,6 @@ from importlib import metadata
 from pathlib import Path
 
 from guest_service.api import GuestApi
-from guest_service.collector.command import collector_command
 from guest_service.config import GuestConfig, grpc_addresses, http_address
 from guest_service.host_facts.containers import ENGINE_SOCKETS, ContainerEngine
 from guest_service.host_facts.errors import PartLog
@@ -146,9 +145,9 @@ def _telemetry(config: GuestConfig) -> GpuTelemetry:
         raise SettingsError(f"gpu.simulate: {error}") from error
     library = None if gpu.nvml_library is None else Path(gpu.nvml_library)
     return build_telemetry(
-        collector_command(nvml_library=library, simulate=gpu.simulate),
         sysfs=Path(config.host.sysfs_root),
         simulate=rack,
+        nvml_library=library,
         sample_ttl_seconds=gpu.sample_ttl_seconds,
         failure_backoff_seconds=gpu.failure_backoff_seconds,
         sample_timeout_seconds=gpu.sample_timeout_seconds,
