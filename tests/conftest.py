@@ -19,7 +19,7 @@ ALLOWED = [
     ("os.readlink", "guest_service/inventory.py", "bound_driver"),
     # gRPC (1.85) joins its poller thread when its last channel or server goes; in a test that may be while product code runs, in a server
     # it is the end of the process.
-    ("lock.acquire", "threading.py", "_wait_for_tstate_lock"),
+    ("threading.Lock.acquire", "threading.py", "_wait_for_tstate_lock"),
     # A folder for one socket in the system's place for temporary files, once per listener or guest; other files wait in threads.
     ("os.mkdir", "guest_transport/unix_sockets.py", "__init__"),
 ]
