@@ -69,7 +69,7 @@ class Lines:
             raise ValueError(f"{len(names)} values for the labels {', '.join(names)}, not {len(values)}")
         text = _template(tuple(names)) % tuple(values)
         # One look at the whole text: nothing to escape when its quotes are the template's own. Most label values are such.
-        if not (text.isascii() and text.count('"') == 2 * len(names)) or "\\" in text or "\n" in text or "\0" in text:
+        if not (text.isascii() and text.count('"') == 2 * len(names)) or "\\" in text or "\n" in text:
             text = _template(tuple(names)) % tuple(map(label_value, values))
         if text and self._own:
             return LabelText(f"{{{self._own},{text}}}")
@@ -157,11 +157,8 @@ def hundredths(count: int) -> NumberText:
     return NumberText(f"{count // 100}.{count % 100:02d}")
 
 
-# NUL ends the input for Prometheus's own scanner, with it the page, and a lone surrogate is no UTF-8. Both stand as U+FFFD; every other
-# text is kept. Seen with Prometheus 2.42: one NUL in one label, and the whole scrape fails.
-_ESCAPES = str.maketrans(
-    {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\0": "\ufffd"} | {chr(code): "\ufffd" for code in range(0xD800, 0xE000)}
-)
+# A lone surrogate is no UTF-8 and stands as U+FFFD. Every other text is kept; Prometheus 2.42 was seen to take even NUL as it is.
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"} | {chr(code): "\ufffd" for code in range(0xD800, 0xE000)})
 
 
 def label_value(text: str) -> str:
