@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check lint types lock bench bench-sample clean
+.PHONY: demo test check proto proto-check lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
 
 $(READY): requirements/dev.lock.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,18 @@ types: $(READY)
 # One sample, process start to exit, against a C program that does the same work.
 bench-sample: $(READY)
 	$(BIN)/python -m benchmarks.sample
+
+# A guest without a GPU: children, system calls, and CPU per GpuInfo call against a constant handler.
+bench-gate: $(READY)
+	$(BIN)/python -m benchmarks.gate
+
+# Age of what a steady scraper is served, refreshing ahead and lazily.
+bench-ahead: $(READY)
+	$(BIN)/python -m benchmarks.refresh_ahead
+
+# How long starting a sample stalls the event loop.
+bench-stall: $(READY)
+	$(BIN)/python -m benchmarks.loop_stall
 
 # Resolve the dependencies anew and lock them with hashes.
 lock: $(READY)

@@ -26,6 +26,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from guest_client import AsyncProxyClient, ClientError
+from guest_client.dialing import dialled
 from guest_client.guestctl import tables
 from guest_transport.logs import escape
 
@@ -62,7 +63,10 @@ class Child:
                 raise self.ended()
             if not serving.done():
                 raise DemoError(f"{self.name} does not serve at {self.address} after {START_SECONDS:.0f} s\n{self._said()}")
-            await serving
+            try:
+                await serving
+            except grpc.aio.AioRpcError as error:
+                raise DemoError(f"{self.name} is not healthy: {error.details()}\n{self._said()}") from error
         finally:
             for task in (serving, ended):
                 task.cancel()
@@ -105,7 +109,7 @@ class Children:
 
     async def start(self, name: str, *command: str) -> Child:
         """Start `command` to serve at a Unix socket named `name`."""
-        address = f"unix:{self._folder / name}"
+        address = str(dialled(f"unix:{self._folder / name}"))
         log = self._folder / f"{name}.log"
         # In a process group of its own, so that a Ctrl-C reaches it through us; and ended by the kernel should we be killed.
         dies_with_us = [shutil.which("setpriv"), "--pdeathsig", "TERM"] if shutil.which("setpriv") else []

@@ -1,9 +1,10 @@
 """Serves guest_api.GuestApi: each method asks one part of the agent and answers with its value or with one status.
 
-It takes every caller as hostile: requests are empty, so there is nothing to parse but one header, and an error's text says which part failed and
+It takes every caller as hostile: requests are empty, so one header is all there is to parse, and an error's text says which part failed and
 why, never more. FactError becomes UNAVAILABLE, a refused Shutdown PERMISSION_DENIED, a bug of ours INTERNAL with its trace in the log only.
 Rejected: an interceptor for the errors (it would cost the constant answer of a guest without a GPU more than the answer itself).
 """
+# ruff: noqa: N802, ARG002 -- names and parameters of the methods are the contract's
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.power import Power, ShutdownRefusedError
 from guest_service.telemetry.cache_control import CacheControlError, parse_max_age
+from guest_transport.peers import Peer, Peers, TcpPeer
 from guest_transport.serving import Service
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,9 @@ SERVICE_NAME = guest_api_pb2.DESCRIPTOR.services_by_name["GuestApi"].full_name
 
 class Telemetry(Protocol):
     """What is used of the GPU telemetry."""
+
+    def answer_without_sample(self) -> guest_api_pb2.GpuInfoResponse | None:
+        """The reply of a guest that has no card or no driver, else None."""
 
     async def gpu_info(
         self, caller: str, *, max_age_seconds: float | None = None, timeout_seconds: float | None = None
@@ -70,6 +75,7 @@ class GuestApi(guest_api_pb2_grpc.GuestApiServicer):
         containers: ContainerReader,
         info: Callable[[], guest_api_pb2.GuestInfo],
         power: Power,
+        peers: Peers,
         part_log: PartLog,
     ) -> None:
         self._telemetry = telemetry
@@ -78,69 +84,66 @@ class GuestApi(guest_api_pb2_grpc.GuestApiServicer):
         self._containers = containers
         self._info = info
         self._power = power
+        self._peers = peers
         self._log = part_log
 
     def service(self) -> Service:
         """This servicer as a part of a gRPC server."""
         return Service(SERVICE_NAME, lambda server: guest_api_pb2_grpc.add_GuestApiServicer_to_server(self, server))
 
-    async def Info(  # type: ignore[override] # the stubs' context is both kinds at once
-        self, request: empty_pb2.Empty, context: Context[guest_api_pb2.GuestInfo]
-    ) -> guest_api_pb2.GuestInfo:
+    async def Info(self, request: empty_pb2.Empty, context: Context[guest_api_pb2.GuestInfo]) -> guest_api_pb2.GuestInfo:
         """Who the guest is."""
         return self._info()
 
-    async def SysInfo(  # type: ignore[override] # as above
-        self, request: empty_pb2.Empty, context: Context[guest_api_pb2.SystemInfo]
-    ) -> guest_api_pb2.SystemInfo:
+    async def SysInfo(self, request: empty_pb2.Empty, context: Context[guest_api_pb2.SystemInfo]) -> guest_api_pb2.SystemInfo:
         """The operating system and its resources."""
         return await self._ask("SysInfo", self._system.read, context)
 
-    async def GpuInfo(  # type: ignore[override] # as above
+    async def GpuInfo(
         self, request: empty_pb2.Empty, context: Context[guest_api_pb2.GpuInfoResponse]
     ) -> guest_api_pb2.GpuInfoResponse:
-        """The GPUs; this path has no step that a guest without one could save."""
-        max_age = None
-        metadata = context.invocation_metadata() or ()
-        for key, _ in metadata:
-            if key == "cache-control":
-                try:
-                    max_age = parse_max_age(str(value) for name, value in metadata if name == key)
-                except CacheControlError as error:
-                    refusal = str(error)
-                else:
-                    break
-                await abort(context, grpc.StatusCode.INVALID_ARGUMENT, refusal)
-        return await self._telemetry.gpu_info(
-            caller_of(context.peer()), max_age_seconds=max_age, timeout_seconds=context.time_remaining()
-        )
+        """The GPUs; a guest without a card answers before it looks at the call."""
+        reply = self._telemetry.answer_without_sample()
+        if reply is not None:
+            return reply
+        try:
+            max_age = parse_max_age(
+                value for key, value in context.invocation_metadata() or () if key == "cache-control" and isinstance(value, str)
+            )
+        except CacheControlError as error:
+            refusal = str(error)
+        else:
+            caller = caller_of(self._peers.of(context))
+            return await self._telemetry.gpu_info(caller, max_age_seconds=max_age, timeout_seconds=context.time_remaining())
+        return await abort(context, grpc.StatusCode.INVALID_ARGUMENT, refusal)
 
-    async def NetworkInfo(  # type: ignore[override] # as above
+    async def NetworkInfo(
         self, request: empty_pb2.Empty, context: Context[guest_api_pb2.NetworkInformation]
     ) -> guest_api_pb2.NetworkInformation:
         """The network."""
         return await self._ask("NetworkInfo", self._network.read, context)
 
-    async def ListContainers(  # type: ignore[override] # as above
+    async def ListContainers(
         self, request: empty_pb2.Empty, context: Context[guest_api_pb2.ListContainersResponse]
     ) -> guest_api_pb2.ListContainersResponse:
         """The containers, running or not."""
         return await self._ask("ListContainers", self._containers.list, context)
 
-    async def Shutdown(  # type: ignore[override] # as above
-        self, request: empty_pb2.Empty, context: Context[empty_pb2.Empty]
-    ) -> empty_pb2.Empty:
+    async def Shutdown(self, request: empty_pb2.Empty, context: Context[empty_pb2.Empty]) -> empty_pb2.Empty:
         """Accept the shutdown; the command runs when the answer is out."""
-        peer = context.peer()
+        peer = self._peers.of(context)
         try:
-            first = self._power.request(peer, local_listener=peer.startswith(("unix:", "vsock:")))
+            first = self._power.request(str(peer), local_listener=not isinstance(peer, TcpPeer))
         except ShutdownRefusedError as error:
             refusal = str(error)
         else:
             if first:
-                context.add_done_callback(lambda _: self._power.power_off())
+                context.add_done_callback(self._answered)  # type: ignore[arg-type] # the stub names a class, gRPC takes any callable
             return empty_pb2.Empty()
-        return await context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
+        return await abort(context, grpc.StatusCode.PERMISSION_DENIED, refusal)
+
+    def _answered(self, _: object) -> None:
+        self._power.power_off()
 
     async def _ask(self, method: str, read: Callable[[], Awaitable[T]], context: Context[T]) -> T:
         try:
@@ -154,7 +157,7 @@ class GuestApi(guest_api_pb2_grpc.GuestApiServicer):
         else:
             self._log.works(method)
             return value
-        await abort(context, *refusal)
+        return await abort(context, *refusal)
 
 
 async def abort(context: Context[T], code: grpc.StatusCode, text: str) -> NoReturn:
@@ -163,6 +166,6 @@ async def abort(context: Context[T], code: grpc.StatusCode, text: str) -> NoRetu
     raise AssertionError  # pragma: no cover -- abort never returns, but its stub does not say so
 
 
-def caller_of(peer: str) -> str:
-    """Who calls, without the port that a new connection changes: ipv4:192.0.2.7 for ipv4:192.0.2.7:40312."""
-    return peer.rpartition(":")[0] if peer.startswith("ip") else peer
+def caller_of(peer: Peer) -> str:
+    """Who calls again and again, without the port that each new connection changes."""
+    return peer.host if isinstance(peer, TcpPeer) else str(peer)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-from collections.abc import AsyncIterator, Callable
+import os
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,15 +29,19 @@ from guest_service.http.parts import HttpParts
 from guest_service.http.server import HttpServer
 from guest_service.simulator import RackError, load_rack
 from guest_service.telemetry import GpuTelemetry, build_telemetry
-from guest_transport.errors import SettingsError, StartError
+from guest_transport.errors import SettingsError
 from guest_transport.logs import log_to_stderr
+from guest_transport.peers import Peers
+from guest_transport.reload import reloaded_on_hangup
+from guest_transport.sd_notify import Notifier
 from guest_transport.serving import GrpcServer
 from guest_transport.serving import run as run_server
-
-log = logging.getLogger(__name__)
+from guest_transport.socket_activation import take_sockets
 
 DISTRIBUTION = "guestscope"
-# A cold call that waits for a sample gets this long after SIGTERM; then the collector is killed, so that the call is answered within the grace.
+# As in deploy/systemd/guest-service-http.socket.
+HTTP_SOCKET_NAME = "http"
+# A cold call that waits for a sample gets this long after SIGTERM; then the collector is killed, and the call answered within the grace.
 SAMPLE_GRACE_SECONDS = 1.5
 
 
@@ -58,34 +63,59 @@ class Agent:
     http: HttpServer
 
 
-def run(config: GuestConfig, reload: Callable[[], GuestConfig]) -> int:
-    """Serve until SIGTERM or SIGINT; SIGHUP takes the switches and the log level of `reload`. Returns the exit status."""
+def run(config: GuestConfig, read_again: Callable[[], GuestConfig]) -> int:
+    """Serve until SIGTERM or SIGINT; SIGHUP takes the switches and the log level of `read_again`. Returns the exit status."""
     log_to_stderr(config.log.format, _level(config))
-    return run_server(lambda stop: serve(config, stop, reload))
+    notifier = Notifier.take(os.environ, os.getpid())
+    handed = take_sockets(os.environ, os.getpid())
+    return run_server(lambda stop: serve(config, stop, read_again, notifier, handed.get(HTTP_SOCKET_NAME, ())))
 
 
-async def serve(config: GuestConfig, stop: asyncio.Event, reload: Callable[[], GuestConfig]) -> None:
+async def serve(
+    config: GuestConfig,
+    stop: asyncio.Event,
+    read_again: Callable[[], GuestConfig],
+    notifier: Notifier,
+    http_sockets: Sequence[socket.socket] = (),
+) -> None:
     """Serve until `stop` is set; raises StartError when something cannot be read or bound."""
     agent = build(config)
+
+    async def reload() -> None:
+        fresh = await asyncio.to_thread(read_again)
+        agent.settings.now = fresh
+        logging.getLogger().setLevel(_level(fresh))
+
     async with contextlib.AsyncExitStack() as ending:
-        await agent.telemetry.start()
-        ending.push_async_callback(agent.telemetry.close)
         ending.push_async_callback(agent.engine.close)
+        ending.push_async_callback(agent.telemetry.close)
+        await agent.telemetry.start()
         await agent.server.start(grpc_addresses(config))
         ending.push_async_callback(_stop_serving, agent)
-        address = http_address(config.http.listen)
-        if address is not None:
-            await agent.http.start(address)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, agent.settings, reload)
+        await _start_http(agent, http_sockets)
+        await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
+        await ending.enter_async_context(notifier.watched())
+        notifier.ready(f"listening on {', '.join(map(str, [*agent.server.addresses, *agent.http.addresses]))}")
         await stop.wait()
-        log.info("stopping")
+        notifier.stopping()
+
+
+async def _start_http(agent: Agent, handed: Sequence[socket.socket]) -> None:
+    """Listen where configuration says; a port that the service manager opened for the agent wins over it."""
+    address = http_address(agent.settings.now.http.listen)
+    if address is not None and handed:
+        await agent.http.start(handed[0])
+    elif address is not None:
+        await agent.http.start(address)
+    for unused in handed[0 if address is None else 1 :]:
+        unused.close()
 
 
 def build(config: GuestConfig) -> Agent:
     """Make the parts; raises SettingsError for a rack or an identity file that is wrong. Nothing runs yet."""
     version = metadata.version(DISTRIBUTION)
     settings = Settings(config)
-    part_log = PartLog()
+    part_log, peers = PartLog(), Peers()
     telemetry = _telemetry(config)
     system = SystemFacts(procfs=Path(config.host.procfs_root), data_disks=config.host.data_disks, part_log=part_log)
     network = NetworkFacts(
@@ -100,10 +130,11 @@ def build(config: GuestConfig) -> Agent:
         containers=engine,
         info=lambda: identity.info(show_tcb=settings.now.http.public_tcbinfo),
         power=Power(config.power.shutdown_command, allow_shutdown=config.power.allow_shutdown),
+        peers=peers,
         part_log=part_log,
     )
     pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
-    return Agent(settings, telemetry, engine, GrpcServer([api.service()]), HttpServer(pages))
+    return Agent(settings, telemetry, engine, GrpcServer([api.service()], peers=peers), HttpServer(pages))
 
 
 def _telemetry(config: GuestConfig) -> GpuTelemetry:
@@ -112,14 +143,15 @@ def _telemetry(config: GuestConfig) -> GpuTelemetry:
         rack = None if gpu.simulate is None else load_rack(gpu.simulate)
     except RackError as error:
         raise SettingsError(f"gpu.simulate: {error}") from error
+    library = None if gpu.nvml_library is None else Path(gpu.nvml_library)
     return build_telemetry(
+        sysfs=Path(config.host.sysfs_root),
+        simulate=rack,
+        nvml_library=library,
         sample_ttl_seconds=gpu.sample_ttl_seconds,
         failure_backoff_seconds=gpu.failure_backoff_seconds,
         sample_timeout_seconds=gpu.sample_timeout_seconds,
         refresh=gpu.refresh,
-        nvml_library=None if gpu.nvml_library is None else Path(gpu.nvml_library),
-        sysfs=Path(config.host.sysfs_root),
-        simulate=rack,
     )
 
 
@@ -139,17 +171,6 @@ async def _stop_serving(agent: Agent) -> None:
     await asyncio.wait({stopping}, timeout=SAMPLE_GRACE_SECONDS)
     await agent.telemetry.close()
     await stopping
-
-
-def _reload(settings: Settings, reload: Callable[[], GuestConfig]) -> None:
-    try:
-        fresh = reload()
-    except StartError as error:
-        log.error("not reloaded, the old configuration holds: %s", error)  # noqa: TRY400 -- the message is the whole cause
-        return
-    settings.now = fresh
-    logging.getLogger().setLevel(_level(fresh))
-    log.info("reloaded: switches and log level; other keys need a restart")
 
 
 def _level(config: GuestConfig) -> int:

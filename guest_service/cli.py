@@ -1,26 +1,22 @@
 """The doors of `guest-service`; each imports what it needs when it is opened.
 
-`--help` and `--version` must work in a broken guest, so nothing heavy is imported before a command is chosen; gpu-info is answered before this
-module is even imported. It judges only what the command line says. A refusal is one line on stderr: exit 2 for misuse and configuration,
-1 for what the machine refuses. Rejected: argparse (no lazy subcommands that list themselves).
+`--help` and `--version` must work in a broken guest, so nothing heavy is imported before a command is chosen; gpu-info is answered before
+this module is even imported. It judges only what the command line says. A refusal is one line on stderr: exit 2 for misuse and
+configuration, 1 for what the machine refuses. Rejected: argparse (no lazy subcommands that list themselves).
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from guest_transport.errors import StartError
 from guest_transport.logs import escape
-
-if TYPE_CHECKING:
-    from guest_service.inventory import Inventory
 
 DISTRIBUTION = "guestscope"
 _PATH = click.Path(path_type=Path)
@@ -68,7 +64,7 @@ def doors() -> None:
 @click.option("--procfs", type=_PATH, metavar="DIR", help="Root of procfs (default /proc).")
 @click.option("--nvml-library", type=_PATH, metavar="FILE", help="Load this libnvidia-ml instead of the system's.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Lines on stderr as text or JSON (default text).")
-def serve(  # noqa: D417 -- the options say what they are
+def serve(  # noqa: PLR0917 -- click passes options by name
     config: Path | None,
     grpc: tuple[str, ...],
     http: str | None,
@@ -100,9 +96,9 @@ def serve(  # noqa: D417 -- the options say what they are
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def gpu_info(arguments: tuple[str, ...]) -> int:
     """Take one GPU sample and print it as a line of JSON."""
-    from guest_service.collector.__main__ import main as collect  # noqa: PLC0415 -- normally answered before this module
+    from guest_service.collector import gpu_info as collector  # noqa: PLC0415 -- normally answered before this module
 
-    return collect(list(arguments))
+    return collector.main(list(arguments))
 
 
 @doors.command()
@@ -117,34 +113,15 @@ def inventory(sysfs: Path, output: str) -> int:
     except InventoryError as error:
         sys.stderr.write(f"guest-service: {escape(str(error))}\n")
         return 1
-    click.echo(inventory_json(found) if output == "json" else inventory_table(found))
+    if output == "json":
+        click.echo(found.to_json())
+        return 0
+    if found.cards:
+        click.echo(_table(found.to_rows()))
+    click.echo(f"{found.total} display devices, {found.nvidia} of NVIDIA (virtual functions are not counted)")
     return 0
 
 
-def inventory_json(found: Inventory) -> str:
-    """The inventory as its door promises it; numbers of PCI ids as integers."""
-    cards = [
-        {
-            "pci_bus_id": card.pci_bus_id,
-            "vendor": card.vendor,
-            "device": card.device,
-            "class": card.class_code,
-            "driver": card.driver,
-            "virtual_function": card.virtual_function,
-        }
-        for card in found.cards
-    ]
-    return json.dumps({"total": found.total, "nvidia": found.nvidia, "cards": cards})
-
-
-def inventory_table(found: Inventory) -> str:
-    """One line per card under a heading, the counts last."""
-    rows = [("PCI ADDRESS", "VENDOR", "DEVICE", "CLASS", "DRIVER", "FUNCTION")]
-    for card in found.cards:
-        function = "virtual" if card.virtual_function else "physical"
-        ids = f"{card.vendor:04x}", f"{card.device:04x}", f"{card.class_code:06x}"
-        rows.append((card.pci_bus_id, *ids, card.driver or "-", function))
+def _table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    counts = f"{found.total} physical display device{'' if found.total == 1 else 's'}, {found.nvidia} of NVIDIA"
-    return "\n".join([*(lines if found.cards else ()), counts])
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

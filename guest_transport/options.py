@@ -22,6 +22,9 @@ RECONNECT_BACKOFF_SECONDS = 1
 # One attempt to connect, up to the first HTTP/2 frame of the other side: the 2 s of a hybrid vsock handshake and some. gRPC's own 20 s
 # would hold on to a guest that took the connection and died.
 CONNECT_SECONDS = 2.5
+# A client that connects and then says nothing (no HTTP/2 settings, no TLS handshake) is cut off after this; gRPC's own 120 s would let
+# it sit on a descriptor twelve times as long.
+HANDSHAKE_SECONDS = 10
 # Calls that may be in progress in one server; further ones get RESOURCE_EXHAUSTED at once instead of a growing queue.
 CONCURRENT_CALLS = 1024
 
@@ -56,6 +59,7 @@ def server_options() -> Options:
     return [
         # A second server on the same port fails instead of taking half the calls.
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
         ("grpc.max_receive_message_length", REQUEST_LIMIT_BYTES),
         ("grpc.max_send_message_length", 4 * REPLY_LIMIT_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),

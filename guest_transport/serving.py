@@ -23,6 +23,7 @@ from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
 from guest_transport.relayed_listeners import RelayedListeners
 from guest_transport.running import run
+from guest_transport.tls import ServerTls
 
 __all__ = ["STOP_GRACE_SECONDS", "GrpcServer", "Service", "run"]
 
@@ -50,6 +51,7 @@ class GrpcServer:
 
     vsock listeners take connections from `vsock_cids` only (default: the host). With `identify_unix`, `peers` knows the uid, gid and pid
     of Unix clients, at the price of a relay between them and gRPC; a server with a vsock listener relays its Unix listeners as well.
+    With `tls` every TCP listener speaks TLS; whether TCP may be plain is for the server's settings to decide.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class GrpcServer:
         peers: Peers | None = None,
         identify_unix: bool = False,
         vsock_cids: Collection[int] = (VSOCK_CID_HOST,),
+        tls: ServerTls | None = None,
     ) -> None:
         self._services = services
         self._socket_mode = socket_mode
@@ -73,6 +76,7 @@ class GrpcServer:
         self._sockets: list[socket_files.SocketFile] = []
         self._identify_unix = identify_unix
         self._vsock_cids = vsock_cids
+        self._tls = tls
         self._relayed: RelayedListeners | None = None
         self.peers = peers if peers is not None else Peers()
         self.stopping = asyncio.Event()
@@ -154,11 +158,13 @@ class GrpcServer:
         port = address.port
         for host in hosts:
             # Port 0 is chosen for the first address of a name; the others get the same.
-            port = self._add_port(str(TcpAddress(host, port)))
+            port = self._add_port(str(TcpAddress(host, port)), self._tls)
         return TcpAddress(address.host, port)
 
-    def _add_port(self, target: str) -> int:
+    def _add_port(self, target: str, tls: ServerTls | None = None) -> int:
         try:
+            if tls is not None:
+                return self._server.add_secure_port(target, tls.credentials())
             return self._server.add_insecure_port(target)
         except RuntimeError as error:
             # All that can be told apart was tried before; what is left is somebody who was faster.

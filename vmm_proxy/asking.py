@@ -13,16 +13,18 @@ import asyncio
 import grpc
 from google.protobuf.message import DecodeError
 
+from guest_transport.options import CONNECT_SECONDS
 from vmm_proxy import passed_metadata, reply_limits
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.flight import Answer
 from vmm_proxy.line import Line
 from vmm_proxy.passed_metadata import Metadata
-from vmm_proxy.statuses import CallError, Trailers, from_guest, handshake_timed_out
+from vmm_proxy.statuses import CallError, Trailers, from_guest, handshake_timed_out, never_connected
 
-# A connection that was accepted and then ignored is given up by gRPC after 1 s (its least connect timeout in options.py) and
-# dialled again at once; two more such rounds are waited for, then the guest counts as unreachable.
-REDIAL_PATIENCE_SECONDS = 2.5
+# A refused connection is known in milliseconds; one that took this long was accepted, or swallowed, and then ignored.
+SWALLOWED_SECONDS = 0.5
+# How long the redial of a swallowed connection is waited for: one whole attempt, then the guest counts as unreachable.
+REDIAL_PATIENCE_SECONDS = CONNECT_SECONDS + 0.2
 
 
 async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
@@ -34,14 +36,21 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
             call = line.rpc(method.guest_path)(b"", timeout=deadline - started, metadata=metadata)
             wire = await call
         except grpc.aio.AioRpcError as error:
-            if not handshake_timed_out(error):
+            if not _worth_a_redial(error, loop.time() - started):
                 raise
             call = line.rpc(method.guest_path)(b"", timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
             wire = await _once_connected(call, line, guest_id)
-        trailers = await call.trailing_metadata()
+        answered_with = await call.trailing_metadata()
     except grpc.aio.AioRpcError as error:
-        raise from_guest(guest_id, error, passed_metadata.to_caller(error.trailing_metadata()), loop.time() - started) from error
-    return _checked(wire, guest_id, method, passed_metadata.to_caller(trailers) if trailers else ())
+        waited = loop.time() - started
+        trailers = passed_metadata.to_caller(error.trailing_metadata())
+        raise from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal) from error
+    return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with) if answered_with else ())
+
+
+def _worth_a_redial(error: grpc.aio.AioRpcError, waited_seconds: float) -> bool:
+    """Whether the guest cannot have seen the call, and the connection was swallowed and not refused."""
+    return never_connected(error) and (waited_seconds >= SWALLOWED_SECONDS or handshake_timed_out(error))
 
 
 async def _once_connected(call: grpc.aio.UnaryUnaryCall[bytes, bytes | None], line: Line, guest_id: str) -> bytes | None:

@@ -15,12 +15,13 @@ from typing import Literal
 import msgspec
 
 from guest_transport.addresses import (
-    VSOCK_CIDS,
+    VSOCK_CID_HOST,
     Address,
     AddressError,
     TcpAddress,
     VsockAddress,
     parse_address,
+    require_dialable,
 )
 from guest_transport.errors import SettingsError
 from guest_transport.settings import read_settings
@@ -159,11 +160,13 @@ def check_gpus(gpus: Iterable[str], where: str) -> tuple[str, ...]:
 def guest_address(text: str, where: str, *, allow_plaintext: bool) -> Address:
     """The address in `text` if a guest can be dialled there; raises SettingsError."""
     address = _address(text, where)
+    try:
+        require_dialable(address)
+    except AddressError as error:
+        raise SettingsError(f"{where}: {error}") from error
     match address:
-        case TcpAddress(port=0):
-            raise SettingsError(f"{where}: port 0 cannot be dialled")
-        case VsockAddress(cid=cid) if cid in {VSOCK_CIDS["any"], VSOCK_CIDS["host"]}:
-            raise SettingsError(f"{where}: a guest has a CID of its own, from 3, or local")
+        case VsockAddress(cid=cid) if cid == VSOCK_CID_HOST:
+            raise SettingsError(f"{where}: {address} is this host; a guest has a CID of its own, from 3, or local")
         case TcpAddress(loopback=False) if not allow_plaintext:
             raise SettingsError(
                 f"{where}: plain TCP beyond loopback needs grpc.allow_plaintext = true; or use vsock:, hvsock: or unix:"

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import grpc
 
-from guest_transport.addresses import Address, TcpAddress, UnixAddress
+from guest_transport.addresses import Address
+from guest_transport.dialing import dial_target
+from guest_transport.errors import ListenError
 from guest_transport.options import channel_options
-from vmm_proxy.statuses import CallError
+from vmm_proxy.statuses import CallError, plain
 
 # Bytes in and out: gRPC gives None for a reply that it could not decode, and a missing reply must be told from an empty one.
 Rpc = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes | None]
 
 
 class Line:
-    """An open channel to `address`; raises CallError UNAVAILABLE where such an address cannot be dialled."""
+    """An open channel to `address`; raises CallError where the host has no place for its relay."""
 
     def __init__(self, guest_id: str, address: Address) -> None:
-        if not isinstance(address, UnixAddress | TcpAddress):
-            raise CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: this proxy cannot dial its kind of address yet")
-        self._channel = grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address))
+        try:
+            self._target = dial_target(address)
+        except ListenError as error:
+            text = f"guest {guest_id}: the proxy has no place for a relay to it; its log says more"
+            raise CallError(grpc.StatusCode.INTERNAL, text) from error
+        self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=channel_options(address))
         self._rpcs: dict[str, Rpc] = {}
 
     def rpc(self, path: str) -> Rpc:
@@ -38,6 +43,14 @@ class Line:
         """Whether a connection stands right now; does not dial."""
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
+    @property
+    def refusal(self) -> str:
+        """Why the guest was last not reached, where this process dialled it itself; empty where gRPC did, or it was reached."""
+        return plain(self._target.last_refusal or "", 200)
+
     async def close(self, grace_seconds: float | None = None) -> None:
         """End the connection; calls on it get `grace_seconds` to finish, or none."""
-        await self._channel.close(grace_seconds)
+        try:
+            await self._channel.close(grace_seconds)
+        finally:
+            await self._target.close()

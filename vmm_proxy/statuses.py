@@ -88,21 +88,27 @@ def noticed_here(error: grpc.aio.AioRpcError) -> bool:
     return (error.details() or "").startswith(_NOTICED)
 
 
-def from_guest(guest_id: str, error: grpc.aio.AioRpcError, trailers: Trailers, waited_seconds: float) -> CallError:
-    """What the caller is told of `error`, which ended a call to `guest_id` after `waited_seconds`."""
+def from_guest(
+    guest_id: str, error: grpc.aio.AioRpcError, trailers: Trailers, *, waited_seconds: float, refusal: str = ""
+) -> CallError:
+    """What the caller is told of `error`, which ended a call to `guest_id` after `waited_seconds`.
+
+    `refusal` is what this process itself knows of a connection that did not come to be.
+    """
     details = error.details() or ""
     if not noticed_here(error):
         text = f"guest {guest_id}: {plain(details) or 'no reason given'}"
         return CallError(error.code(), text, trailers=trailers, answered=True)
+    if details.startswith(_NEVER_CONNECTED):
+        reasons = (words for sign, words in _CONNECT_REASONS if sign in details)
+        cause = f"unreachable: {refusal or next(reasons, 'no connection')}"
+        return CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: {cause}")
     code, cause = _noticed(error.code(), details, waited_seconds)
     silent = code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
     return CallError(code, f"guest {guest_id}: {cause}", answered=not silent)
 
 
 def _noticed(code: grpc.StatusCode, details: str, waited_seconds: float) -> tuple[grpc.StatusCode, str]:
-    if details.startswith(_NEVER_CONNECTED):
-        reasons = (words for sign, words in _CONNECT_REASONS if sign in details)
-        return grpc.StatusCode.UNAVAILABLE, f"unreachable: {next(reasons, 'no connection')}"
     if details.startswith(_NOT_GRPC):
         kept = code if code is grpc.StatusCode.UNAVAILABLE else grpc.StatusCode.INTERNAL
         return kept, f"it answered with HTTP status {plain(details.removeprefix(_NOT_GRPC), 8)}, not with gRPC"

@@ -65,6 +65,7 @@ def main(argv: list[str]) -> int:
             return WRONG_USE
         return output.write(to_json(answer(SimulatedDriver(rack), set_ready=set_ready)))
     library = Library(options.nvml_library)
+    library.initialize()
     try:
         found = answer(Nvml(library, load_binding(binding_file(sys.path))), set_ready=set_ready)
     except SampleFailure as failure:

@@ -1,60 +1,40 @@
-"""Loads libnvidia-ml and runs nvmlInit_v2 in a thread, from the first moment of the process.
+"""Loads libnvidia-ml and runs nvmlInit_v2, with nothing imported for it.
 
-nvmlInit takes about 90 ms of a 95 ms sample (H200, driver in confidential-computing mode), so everything else happens beside it. It
-uses `_ctypes` bare: `ctypes` itself costs 2.5 ms before the thread could start (measured, Python 3.11), and is imported meanwhile.
-It refuses to search for a library: the loader's own order, or exactly the file that was named.
+nvmlInit takes about 90 ms of a 95 ms sample (H200, driver in confidential-computing mode), so it begins before everything else and releases
+the interpreter's lock while it runs. It uses `_ctypes` bare, because `ctypes` itself costs 2.5 ms (measured, Python 3.11) and can be
+imported meanwhile. It refuses to search for a library: the loader's own order, or exactly the file that was named.
 """
 
 import _ctypes
-import _thread
 
 DEFAULT_LIBRARY = "libnvidia-ml.so.1"
-FUNCTION_NOT_FOUND_CODE = 13  # as in failure.py, which is imported only after the thread has started
+FUNCTION_NOT_FOUND_CODE = 13  # as in failure.py, which is imported while NVML starts
 
 
 class Library:
-    """libnvidia-ml, being loaded and initialised since it was made; wait() before use, shutdown() after."""
+    """libnvidia-ml: loaded when it is made, then initialize(), ready(), and shutdown() in the end."""
 
     def __init__(self, name: str = DEFAULT_LIBRARY) -> None:
         self.name = name
         self.handle = 0
-        self._loader_words = "the loading thread ended early"
+        self._initialize = 0
+        self._loader_words = ""
         self._code: int | None = None
-        self._finished = _thread.allocate_lock()
-        self._finished.acquire()
-        self._begun = _thread.allocate_lock()
-        self._begun.acquire()
         try:
-            _thread.start_new_thread(self._load, ())
-        except RuntimeError:  # no thread to be had (a task limit): slower, but a sample
-            self._load()
-        # Let the thread get as far as the call: else it waits for the interpreter's lock, 5 ms a turn, behind the imports.
-        self._begun.acquire()
-
-    def _load(self) -> None:
-        try:
-            initialize = self._open()
-            self._begun.release()
-            if initialize:
-                self._code = _ctypes.call_function(initialize, ())
-        finally:
-            self._finished.release()
-
-    def _open(self) -> int:
-        """Load the library; returns the address of nvmlInit_v2, 0 when there is none."""
-        try:
-            self.handle = _ctypes.dlopen(self.name)
-            return _ctypes.dlsym(self.handle, "nvmlInit_v2")
+            self.handle = _ctypes.dlopen(name)
+            self._initialize = _ctypes.dlsym(self.handle, "nvmlInit_v2")
         except OSError as error:
             self._loader_words = str(error)
-            return 0
 
-    def wait(self) -> None:
-        """Return when NVML is ready; raises SampleFailure with the loader's or NVML's own words."""
-        from guest_service.collector.failure import NvmlFailure, SampleFailure, cannot_start  # noqa: PLC0415 (while NVML starts)
+    def initialize(self) -> None:
+        """Run nvmlInit_v2, which may take as long as it likes; other threads run meanwhile. ready() tells how it went."""
+        if self._initialize:
+            self._code = _ctypes.call_function(self._initialize, ())
 
-        with self._finished:
-            pass
+    def ready(self) -> None:
+        """Return when NVML can be asked; raises SampleFailure with the loader's or NVML's own words."""
+        from guest_service.collector.failure import NvmlFailure, SampleFailure, cannot_start  # noqa: PLC0415 (imported by now)
+
         if self._code is None:
             raise SampleFailure(
                 f"{self.name} cannot be loaded: {self._loader_words}; install the user-space part of the NVIDIA driver"
@@ -64,7 +44,7 @@ class Library:
 
     def words(self, code: int) -> str:
         """What this library says for a code that is newer than this program; empty when it says nothing."""
-        import ctypes  # noqa: PLC0415 (after the thread has started)
+        import ctypes  # noqa: PLC0415 (imported by now)
 
         try:
             say = ctypes.CDLL(self.name, handle=self.handle).nvmlErrorString
@@ -76,8 +56,7 @@ class Library:
 
     def shutdown(self) -> int:
         """End NVML when its start succeeded, once; returns NVML's code (0 also when there was nothing to end)."""
-        with self._finished:
-            started, self._code = self._code == 0, None
+        started, self._code = self._code == 0, None
         if not started:
             return 0
         try:

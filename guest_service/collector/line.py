@@ -50,24 +50,19 @@ class Output:
     """Standard output, out of the driver's reach from the moment this is made: what others print there goes to stderr."""
 
     def __init__(self) -> None:
-        try:
-            self._fd: int | None = posix.dup(STDOUT)
-        except OSError:  # started with stdout closed: there is nobody to tell
-            self._fd = None
-        try:
-            posix.dup2(STDERR, STDOUT)
-        except OSError:  # started with stderr closed
-            nowhere = posix.open("/dev/null", posix.O_WRONLY)
-            posix.dup2(nowhere, STDOUT)
+        # A standard stream that was closed before the start becomes /dev/null, or the next descriptor would take its number.
+        while (nowhere := posix.open("/dev/null", posix.O_RDWR)) <= STDERR:
+            pass
+        posix.close(nowhere)
+        self._fd = posix.dup(STDOUT)
+        posix.dup2(STDERR, STDOUT)
 
     def write(self, line: str) -> int:
         """Write the line; returns the exit status: 0 also when the reader is gone, 1 with a complaint when it cannot be written."""
-        if self._fd is None:
-            return 0
         left = f"{line}\n".encode("ascii")
         try:
             while left:
-                left = left[posix.write(self._fd, left) :]
+                left = left[self._write_some(left) :]
         except BrokenPipeError:
             return 0
         except OSError as error:
@@ -75,10 +70,22 @@ class Output:
             return 1
         return 0
 
+    def _write_some(self, data: bytes) -> int:
+        try:
+            return posix.write(self._fd, data)
+        except BlockingIOError:  # a pipe that its owner made non-blocking, and that is full
+            from select import POLLOUT, poll  # noqa: PLC0415 (rare)
+
+            writable = poll()
+            writable.register(self._fd, POLLOUT)
+            writable.poll()
+            return 0
+
 
 def complain(line: str) -> None:
-    """One line on stderr; lost when there is no stderr."""
+    """One printable line on stderr; lost when there is no stderr."""
+    printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     try:
-        posix.write(STDERR, f"guest-service gpu-info: {line}\n".encode("utf-8", "replace"))
+        posix.write(STDERR, f"guest-service gpu-info: {printable}\n".encode("utf-8", "replace"))
     except OSError:
         return

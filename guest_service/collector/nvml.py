@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 UNWRITTEN = 0xFFFFFFFF
 UNWRITTEN_64 = 0xFFFFFFFFFFFFFFFF
+UNWRITTEN_BYTE = 0xFF
 TEMPERATURE_GPU = 0
 UUID_BUFFER_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
@@ -39,8 +40,8 @@ class Nvml:
         self._calls: Any = None  # Any: a ctypes library resolves its functions by attribute
 
     def start(self) -> None:
-        """Wait until NVML is ready; raises SampleFailure."""
-        self._library.wait()
+        """Go on when NVML has started; raises SampleFailure."""
+        self._library.ready()
         self._calls = ctypes.CDLL(self._library.name, handle=self._library.handle)
 
     def _call(self, function: str, *arguments: object) -> None:
@@ -86,17 +87,21 @@ class Nvml:
         return _text(buffer.raw)
 
     def pci_bus_id(self, device: Handle) -> str:
-        """PCI address with its whole domain; the older call's shorter one where the newer fails."""
+        """PCI address with its whole domain."""
         info = self._blank("nvmlPciInfo_t")
-        ctypes.memset(ctypes.byref(info), 0, ctypes.sizeof(info))
-        raw, kind = ctypes.byref(info), type(info)
         try:
-            self._call("nvmlDeviceGetPciInfo_v3", device, raw)
-            field = kind.busId
+            self._call("nvmlDeviceGetPciInfo_v3", device, ctypes.byref(info))
         except NvmlFailure as newer:
-            self._call_older("nvmlDeviceGetPciInfo_v2", newer, device, raw)
-            field = kind.busIdLegacy
-        return _text(ctypes.string_at(ctypes.addressof(info) + field.offset, field.size))
+            return self._older_pci_bus_id(device, newer)
+        field = type(info).busId
+        written = ctypes.string_at(ctypes.addressof(info) + field.offset, field.size)
+        return "" if written[0] == UNWRITTEN_BYTE else _text(written)
+
+    def _older_pci_bus_id(self, device: Handle, newer: NvmlFailure) -> str:
+        """From the older structure's numbers: its text has four digits of the domain only."""
+        info = self._blank("nvmlPciInfo_v2_t")
+        self._call_older("nvmlDeviceGetPciInfo_v2", newer, device, ctypes.byref(info))
+        return "" if info.bus == UNWRITTEN else f"{info.domain:08X}:{info.bus:02X}:{info.device:02X}.0"
 
     def _call_older(self, function: str, newer: NvmlFailure, *arguments: object) -> None:
         """Call an older function after the newer one failed; when it is not there either, the newer one's failure stands."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,13 +115,14 @@ class ContainerEngine:
             await stream.aclose()
 
     def _client(self) -> docker.APIClient | None:
-        socket = next((path for path in self._sockets if path.exists()), None)
-        if socket is None:
+        path = next((path for path in self._sockets if path.exists()), None)
+        if path is None:
             return None
+        _knock(path)
         import docker.constants  # noqa: PLC0415 -- 0.1 s and 15 MB that a guest without an engine never needs
 
         def client(version: str) -> docker.APIClient:
-            return docker.APIClient(base_url=f"unix://{socket}", version=version, timeout=ENGINE_BOUND_SECONDS)
+            return docker.APIClient(base_url=f"unix://{path}", version=version, timeout=ENGINE_BOUND_SECONDS)
 
         # The SDK's own "auto" asks in the constructor, where a failure leaves its connection open.
         asking = client(docker.constants.DEFAULT_DOCKER_API_VERSION)
@@ -140,6 +142,16 @@ class ContainerEngine:
             return guest_api_pb2.ListContainersResponse(containers=[_container(entry) for entry in entries])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FactError("containers", f"the engine's list is not as documented: {type(error).__name__}: {error}") from error
+
+
+def _knock(path: Path) -> None:
+    """Raise FactError when nobody serves the socket; the SDK would leave the descriptor of its vain try open."""
+    with socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(ENGINE_BOUND_SECONDS)
+        try:
+            door.connect(str(path))
+        except OSError as error:
+            raise FactError("containers", f"the engine's socket: {error.strerror or error}") from error
 
 
 class _EngineLog:
@@ -162,7 +174,7 @@ class _EngineLog:
 
     def release(self) -> None:
         """Close the connection; the SDK's own close leaves its descriptor to the garbage collector."""
-        self._chunks._response.close()  # noqa: SLF001 -- as said
+        self._chunks._response.close()
         self._client.close()
 
 

@@ -52,6 +52,7 @@ class NetworkFacts:
         self._prefixes = (*SHOWN_PREFIXES, *extra_prefixes)
         self._wg_command = tuple(wg_command)
         self._wg_bound_seconds = wg_bound_seconds
+        self._wg_there = OffLoop("wireguard", lambda: shutil.which(self._wg_command[0]) is not None, READ_BOUND_SECONDS)
         self._log = part_log or PartLog()
         self._interfaces = OffLoop("interfaces", lambda: read_interfaces(procfs, self._prefixes), READ_BOUND_SECONDS)
         self._gateways = OffLoop("gateways", gateways or read_gateways, READ_BOUND_SECONDS)
@@ -87,11 +88,11 @@ class NetworkFacts:
         return value
 
     async def _read_wg(self) -> str:
-        if shutil.which(self._wg_command[0]) is None:
+        if not await self._wg_there.get():
             return ""
         try:
             done = await run_command(self._wg_command, bound_seconds=self._wg_bound_seconds)
-        except (CommandError, FileNotFoundError) as error:
+        except CommandError as error:
             raise FactError("wireguard", str(error)) from error
         if done.status != 0:
             raise FactError("wireguard", f"wg show ended with {done.status}: {done.error}")

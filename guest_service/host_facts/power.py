@@ -54,7 +54,7 @@ class Power:
         log.warning("running %s", self._argv[0])
         try:
             status = await run_on_its_own(self._argv)
-        except (CommandError, FileNotFoundError) as error:
+        except CommandError as error:
             log.error("the guest stays up: %s", error)  # noqa: TRY400 -- the message is the whole cause
             self._accepted = False
             return

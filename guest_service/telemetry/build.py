@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from guest_service.clock import Clock, boottime
+from guest_service.collector.command import collector_command
 from guest_service.inventory import simulated_inventory
 from guest_service.sampler import Sampler
 from guest_service.sampler.sampler import TIMEOUT_SECONDS
+from guest_service.simulator import Rack
 from guest_service.telemetry.gate import CardFacts, Gate, facts_of
 from guest_service.telemetry.gpu_telemetry import GpuTelemetry
 
@@ -19,44 +21,24 @@ SAMPLE_TTL_SECONDS = 5.0
 FAILURE_BACKOFF_SECONDS = 30.0
 
 
-class SimulatedCard(Protocol):
-    """A card of a rack, as far as the bus shows it."""
-
-    @property
-    def pci_bus_id(self) -> str:
-        """Its address."""
-        ...
-
-
-class SimulatedRack(Protocol):
-    """What a rack says of the bus and the driver."""
-
-    @property
-    def cards(self) -> Sequence[SimulatedCard]:
-        """The cards on the bus."""
-        ...
-
-    @property
-    def driver_loaded(self) -> bool:
-        """Whether the kernel module is there."""
-        ...
-
-
 def build_telemetry(
-    collector: Sequence[str],
     *,
     sysfs: Path = Path("/sys"),
-    simulate: SimulatedRack | None = None,
+    simulate: Rack | None = None,
+    nvml_library: Path | None = None,
     sample_ttl_seconds: float = SAMPLE_TTL_SECONDS,
     failure_backoff_seconds: float = FAILURE_BACKOFF_SECONDS,
     sample_timeout_seconds: float = TIMEOUT_SECONDS,
     refresh: Literal["ahead", "lazy"] = "ahead",
+    collector: Sequence[str] | None = None,
     clock: Clock = boottime,
 ) -> GpuTelemetry:
-    """Telemetry that runs `collector` (what collector_command() returns) for each sample, for the cards under `sysfs`.
+    """Telemetry of the cards under `sysfs`, or of a rack; reads files, so it belongs before the serving begins.
 
-    With `simulate`, bus and driver are the rack's; the collector must then be the one that simulates the same rack.
+    `collector` is the argument list that takes one sample, collector_command() with the library or the rack when it is not given.
     """
+    if collector is None:
+        collector = collector_command(nvml_library=nvml_library, simulate=None if simulate is None else simulate.name)
     return GpuTelemetry(
         Gate(facts_of(sysfs) if simulate is None else simulated_facts(simulate), clock),
         Sampler(collector, timeout_seconds=sample_timeout_seconds, clock=clock),
@@ -67,7 +49,7 @@ def build_telemetry(
     )
 
 
-def simulated_facts(rack: SimulatedRack) -> CardFacts:
+def simulated_facts(rack: Rack) -> CardFacts:
     """The facts that `rack` tells instead of a /sys tree."""
     return CardFacts(
         inventory=lambda: simulated_inventory(card.pci_bus_id for card in rack.cards),

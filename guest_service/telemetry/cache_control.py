@@ -6,14 +6,10 @@ whoever writes it wants a fresh sample and would silently get an old one.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # RFC 9111, section 1.2.2: a value too large to be represented counts as this.
 LONGEST_SECONDS = 2**31
-
-# A directive, and perhaps a token or a quoted string; commas inside quotes separate nothing. RFC 9111 5.2, RFC 9110 5.6.
-_DIRECTIVE = re.compile(r'[\s,]*([^\s,="]+)(?:[ \t]*=[ \t]*("(?:[^"\\]|\\.)*"|[^\s,"]*))?[^,]*')
 
 
 class CacheControlError(ValueError):
@@ -26,18 +22,36 @@ def parse_max_age(values: Iterable[str]) -> float | None:
     return min(ages, default=None)
 
 
-def _ages(value: str) -> Iterable[float]:
-    for name, argument in _DIRECTIVE.findall(value):
-        match name.lower():
+def _ages(value: str) -> Iterator[float]:
+    for directive in _split(value):
+        name, _, argument = directive.partition("=")
+        match name.strip().lower():
             case "no-cache":
                 yield 0.0
             case "max-age":
-                yield _seconds(argument)
+                yield _seconds(argument.strip())
+
+
+def _split(value: str) -> Iterator[str]:
+    """The directives of a list; commas inside quoted strings separate nothing (RFC 9110, sections 5.6.1 and 5.6.4)."""
+    begin, quoted, escaped = 0, False, False
+    for place, character in enumerate(value):
+        if escaped:
+            escaped = False
+        elif character == "\\" and quoted:
+            escaped = True
+        elif character == '"':
+            quoted = not quoted
+        elif character == "," and not quoted:
+            yield value[begin:place]
+            begin = place + 1
+    yield value[begin:]
 
 
 def _seconds(argument: str) -> float:
-    digits = argument[1:-1] if argument.startswith('"') else argument
+    quoted = len(argument) >= 2 and argument[0] == argument[-1] == '"'
+    digits = argument[1:-1] if quoted else argument
     # isdecimal alone would take digits of other scripts.
     if not (digits.isascii() and digits.isdecimal()):
         raise CacheControlError(f"cache-control: max-age must be a whole number of seconds, not {argument[:32]!r}")
-    return float(LONGEST_SECONDS) if len(digits) > 10 else float(min(int(digits), LONGEST_SECONDS))
+    return float(LONGEST_SECONDS) if len(digits.lstrip("0")) > 10 else float(min(int(digits), LONGEST_SECONDS))

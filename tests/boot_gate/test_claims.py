@@ -61,6 +61,24 @@ def test_a_value_of_a_judged_key_that_is_anything_else_is_refused(cards: int, da
         judged(answer, cards=cards)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("x-nvidia-device-type", "GPU"),
+        ("eat_nonce", ""),
+        ("x-nvidia-gpu-attestation-report-nonce-match", False),
+        ("measres", "failure"),
+        ("secboot", False),
+        ("dbgstat", "enabled"),
+    ],
+)
+def test_the_other_answer_to_each_question_is_refused(key: str, value: object) -> None:
+    answer = answer_of(2)
+    answer["claims"][1][key] = value
+    with pytest.raises(RefusalError, match=r"^verifier: claim 1: "):
+        judged(answer, cards=2)
+
+
 @given(cards=st.integers(1, 4), data=st.data())
 def test_a_judged_key_that_is_missing_is_refused(cards: int, data: st.DataObject) -> None:
     answer = answer_of(cards)

@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
     def address_string(self) -> str:
         return "unix"
 
-    def log_message(self, format: str, *args: Any) -> None:  # Any: as in the base class
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- Any and the name are the base class's
         return
 
     def do_GET(self) -> None:

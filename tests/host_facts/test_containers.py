@@ -30,6 +30,15 @@ def engine(engine_socket: Path) -> Iterator[Engine]:
         yield running
 
 
+async def ended(engine: Engine, name: str) -> None:
+    """Let the engine answer, and wait for the thread that still waits for it."""
+    assert engine.hold is not None
+    threads = [thread for thread in threading.enumerate() if thread.name == name]
+    engine.hold.set()
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 20)
+
+
 async def test_a_guest_without_an_engine_has_no_containers_and_pays_for_no_sdk(tmp_path: Path) -> None:
     assert (await ContainerEngine([tmp_path / "absent"]).list()).SerializeToString() == b""
     program = (
@@ -78,15 +87,16 @@ async def test_an_engine_that_answers_badly_is_a_failure_with_its_reason_and_nev
 async def test_a_socket_that_nobody_serves_is_a_failure(engine_socket: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(engine_socket))
-    with pytest.raises(FactError, match="answers badly"):
+    with pytest.raises(FactError, match="Connection refused"):
         await ContainerEngine([engine_socket]).list()
 
 
 async def test_a_slow_engine_is_not_waited_for_past_its_bound(engine: Engine, engine_socket: Path) -> None:
     engine.hold = threading.Event()
     facts = ContainerEngine([engine_socket], bound_seconds=0.3)
-    with pytest.raises(FactError, match="no answer within 0.3 s"):
+    with pytest.raises(FactError, match=r"no answer within 0\.3 s"):
         await facts.list()
+    await ended(engine, "read containers")
 
 
 async def test_fifty_lists_leave_no_descriptor_behind(engine: Engine, engine_socket: Path) -> None:
@@ -171,8 +181,9 @@ async def test_one_stream_too_many_is_refused_and_a_closed_one_makes_room(engine
 async def test_an_engine_that_hangs_at_the_start_of_a_log_is_not_waited_for(engine: Engine, engine_socket: Path) -> None:
     engine.hold = threading.Event()
     facts = ContainerEngine([engine_socket], bound_seconds=0.3)
-    with pytest.raises(FactError, match="no answer within 0.3 s"):
+    with pytest.raises(FactError, match=r"no answer within 0\.3 s"):
         await facts.open_logs("web")
+    await ended(engine, "logs web")
 
 
 def test_a_frame_is_what_the_engine_writes() -> None:

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -165,7 +164,7 @@ def missing_for_namespaces() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def namespace() -> Iterator[dict[str, list[dict[str, object]]]]:
+def namespace() -> dict[str, list[dict[str, object]]]:
     if missing := missing_for_namespaces():
         pytest.skip(f"needs a network namespace: {missing}")
     done = subprocess.run(
@@ -176,7 +175,8 @@ def namespace() -> Iterator[dict[str, list[dict[str, object]]]]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     assert done.returncode == 0, done.stderr
-    yield json.loads(done.stdout)
+    found: dict[str, list[dict[str, object]]] = json.loads(done.stdout)
+    return found
 
 
 def test_a_real_namespace_shows_its_interfaces_and_hides_bridges_and_peers(

@@ -148,21 +148,26 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int len
     return hand_out_text(FN_nvmlDeviceGetUUID, index_of(device), text, uuid, length);
 }
 
-static nvmlReturn_t pci_info(enum function fn, nvmlDevice_t device, char *busId, size_t size)
-{
-    char text[32];
-    snprintf(text, sizeof text, "00000000:%02X:00.0", (unsigned int)index_of(device) + 1);
-    return hand_out_text(fn, index_of(device), text, busId, (unsigned int)size);
-}
-
+/* The older structure: its text takes four digits of the domain, its numbers the whole. */
 nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    return pci_info(FN_nvmlDeviceGetPciInfo_v2, device, pci->busIdLegacy, sizeof pci->busIdLegacy);
+    unsigned int domain = 0, bus = (unsigned int)index_of(device) + 1;
+    struct out outs[] = {{"domain", &domain, sizeof domain}, {"bus", &bus, sizeof bus}};
+    struct answer answer = script_answer(FN_nvmlDeviceGetPciInfo_v2, index_of(device), outs, LENGTH(outs));
+    if (answer.writes) {
+        pci->domain = domain;
+        pci->bus = bus;
+        pci->device = 0;
+        snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:00.0", domain & 0xFFFF, bus & 0xFF);
+    }
+    return (nvmlReturn_t)answer.code;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    return pci_info(FN_nvmlDeviceGetPciInfo_v3, device, pci->busId, sizeof pci->busId);
+    char text[32];
+    snprintf(text, sizeof text, "00000000:%02X:00.0", (unsigned int)index_of(device) + 1);
+    return hand_out_text(FN_nvmlDeviceGetPciInfo_v3, index_of(device), text, pci->busId, sizeof pci->busId);
 }
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)

@@ -128,9 +128,11 @@ __attribute__((constructor)) static void read_script(void)
     FILE *file = fopen(path, "re");
     if (file == NULL)
         fail("cannot open the script", path);
-    while (fgets(line, sizeof line, file) != NULL)
-        if (line[strspn(line, " \t\n")] != '\0' && line[0] != '#')
-            parse_line(line);
+    while (fgets(line, sizeof line, file) != NULL) {
+        char *start = line + strspn(line, " \t\n");
+        if (*start != '\0' && *start != '#')
+            parse_line(start);
+    }
     fclose(file);
     beside(path, sizeof path, "calls");
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

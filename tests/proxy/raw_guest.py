@@ -158,14 +158,17 @@ class RawGuest:
         self.connections = 0
         self.requests: list[Stream] = []
         self.called = asyncio.Event()
+        self.asked_ports: list[bytes] = []
         self._open: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         # Connections up to this one are accepted and never answered with a byte.
         self.ignored_connections = 0
+        # What a VMM with hybrid vsock says to CONNECT before the guest's bytes; None for a guest on a plain socket.
+        self.vmm_answer: bytes | None = None
 
     @property
     def address(self) -> str:
-        return f"unix:{self.path}"
+        return f"unix:{self.path}" if self.vmm_answer is None else f"hvsock:{self.path}:8000"
 
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(self._serve, self.path)
@@ -188,6 +191,12 @@ class RawGuest:
                     await reader.read(-1)
                 writer.close()
                 return
+            if self.vmm_answer is not None:
+                self.asked_ports.append(await reader.readline())
+                writer.write(self.vmm_answer)
+                if not self.vmm_answer.startswith(b"OK"):
+                    writer.close()
+                    return
             await Connection(reader, writer, self._remember).serve()
         finally:
             self._open.discard(writer)
@@ -199,9 +208,12 @@ class RawGuest:
 
 
 @contextlib.asynccontextmanager
-async def raw_guest(path: str, behaviour: Behaviour, *, ignored_connections: int = 0) -> AsyncIterator[RawGuest]:
-    """A RawGuest that is listening."""
+async def raw_guest(
+    path: str, behaviour: Behaviour, *, ignored_connections: int = 0, vmm_answer: bytes | None = None
+) -> AsyncIterator[RawGuest]:
+    """A RawGuest that is listening; with `vmm_answer` behind the socket of a VMM with hybrid vsock."""
     guest = RawGuest(path, behaviour)
+    guest.vmm_answer = vmm_answer
     guest.ignored_connections = ignored_connections
     await guest.start()
     try:

@@ -75,20 +75,41 @@ async def test_a_cancelled_call_is_cancelled_at_the_guest_within_200_ms(proxy: P
         await asyncio.wait_for(guest.requests[0].reset.wait(), 0.2)
 
 
+@pytest.mark.parametrize("vmm_answer", [None, b"OK 5\n"], ids=["plain", "hvsock"])
 async def test_a_guest_that_ignores_the_first_connection_is_dialled_again_within_the_deadline(
-    proxy: Proxy, sockets: Path
+    proxy: Proxy, sockets: Path, vmm_answer: bytes | None
 ) -> None:
-    async with raw_guest(str(sockets / "g"), no_gpu, ignored_connections=1) as guest:
+    async with raw_guest(str(sockets / "g"), no_gpu, ignored_connections=1, vmm_answer=vmm_answer) as guest:
         proxy.add("vm1", guest.address)
-        assert await proxy.gpu_info("vm1", timeout=5) == guest_api_pb2.GpuInfoResponse()
+        assert await proxy.gpu_info("vm1", timeout=6) == guest_api_pb2.GpuInfoResponse()
         assert guest.connections == 2
         assert len(guest.requests) == 1
+
+
+async def test_a_guest_behind_hybrid_vsock_is_called_by_its_port(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu, vmm_answer=b"OK 1073741824\n") as guest:
+        proxy.add("vm1", guest.address)
+        for _ in range(3):
+            assert await proxy.gpu_info("vm1") == guest_api_pb2.GpuInfoResponse()
+        assert guest.asked_ports == [b"CONNECT 8000\n"]
+        assert guest.requests[0].headers[":authority"] == "localhost"
+
+
+async def test_a_vmm_that_refuses_the_port_is_quoted_and_its_path_stays_ours(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu, vmm_answer=b"ERR \x1b[2J\n") as guest:
+        proxy.add("vm1", guest.address)
+        error = await proxy.failure("vm1", timeout=5)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        details = error.details() or ""
+        assert details.startswith("guest vm1: unreachable: the VMM refused")
+        assert details.isprintable()
+        assert str(sockets) not in details
 
 
 async def test_a_shutdown_that_met_an_ignored_connection_is_sent_once(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "g"), no_gpu, ignored_connections=1) as guest:
         proxy.add("vm1", guest.address)
-        await proxy.api.Shutdown(guest_api_pb2.Id(id="vm1"), timeout=5)
+        await proxy.api.Shutdown(guest_api_pb2.Id(id="vm1"), timeout=6)
         assert len(guest.requests) == 1
 
 

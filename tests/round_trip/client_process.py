@@ -18,7 +18,13 @@ from tests.round_trip.messages import seen
 
 def main(address: str, vm_id: str) -> None:
     with ProxyClient(address) as proxy:
+        (collected,) = proxy.collect_gpu_info(ids=[vm_id])
+        watch = proxy.watch_gpu_info(ids=[vm_id])
+        watched = next(watch)
+        watch.close()
         replies = {
+            "collected": collected.gpu_info,
+            "watched": watched.gpu_info,
             "Info": proxy.info(vm_id),
             "SysInfo": proxy.sys_info(vm_id),
             "GpuInfo": proxy.gpu_info(vm_id),

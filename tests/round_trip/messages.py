@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, TypeVar
 
+from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
@@ -77,8 +78,9 @@ def offered(kind: type[Message]) -> set[str]:
 
 
 def any_message(kind: type[M]) -> st.SearchStrategy[M]:
-    """Any message of this kind, with fields of a newer contract at its top now and then."""
-    return st.builds(lambda values, unknown: _built(kind, values, unknown), _any_values(kind.DESCRIPTOR), _UNKNOWN)
+    """Any message of this kind, with fields of a newer contract in it and in its parts now and then."""
+    values = st.fixed_dictionaries({}, optional={field.name: _any_value(field) for field in kind.DESCRIPTOR.fields})
+    return st.builds(lambda values, unknown: _built(kind, values, unknown), values, _UNKNOWN)
 
 
 def _built(kind: type[M], values: dict[str, Any], unknown: bytes) -> M:
@@ -87,12 +89,9 @@ def _built(kind: type[M], values: dict[str, Any], unknown: bytes) -> M:
     return message
 
 
-def _any_values(kind: Any) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({}, optional={field.name: _any_value(field) for field in kind.fields})
-
-
-def _any_value(field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    one = _any_values(field.message_type) if field.message_type is not None else _ANY[field.type]
+def _any_value(field: Any) -> st.SearchStrategy[Any]:
+    nested = field.message_type is not None
+    one = any_message(message_factory.GetMessageClass(field.message_type)) if nested else _ANY[field.type]
     return st.lists(one, max_size=3) if field.is_repeated else one
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -46,33 +48,79 @@ def test_once_shows_every_card_of_every_guest_and_leaves_nothing_behind(folder: 
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_with_all_its_processes_and_sockets(folder: Path, number: signal.Signals) -> None:
+@contextlib.contextmanager
+def _running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The demo, and what it printed up to its last line."""
     process = subprocess.Popen(DEMO, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     shown = ""
-    for line in process.stdout:
-        shown += line
-        if "Ctrl-C" in line:
-            break
-    children = _children(process.pid)
-    assert len(children) >= 3, shown
-    assert "GUESTCTL_PROXY=unix:" in shown
-    process.send_signal(number)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (0, "")
+    try:
+        while "Ctrl-C" not in shown and (line := process.stdout.readline()):
+            shown += line
+        yield process, shown
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_all_its_processes_and_sockets(folder: Path, number: signal.Signals) -> None:
+    with _running(folder) as (process, shown):
+        children = _children(process.pid)
+        assert len(children) >= 3, shown
+        process.send_signal(number)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=30)
+        assert (process.returncode, stderr) == (0, "")
     assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
     assert list(folder.iterdir()) == []
 
 
+def test_the_commands_that_it_suggests_work(folder: Path) -> None:
+    with _running(folder) as (_, shown):
+        _, _, suggested = shown.partition("Try, in another terminal:\n")
+        export, *commands = [line.strip() for line in suggested.splitlines() if line.startswith("  ")]
+        assert export.startswith("export GUESTCTL_PROXY=unix:")
+        assert len(commands) >= 4
+        answers = {}
+        for command in commands:
+            done = subprocess.run(
+                ["/bin/sh", "-c", f"{export}; {command}"], capture_output=True, text=True, check=False, timeout=30
+            )
+            assert (done.returncode, done.stderr) == (0, ""), command
+            answers[command.partition("guestctl ")[2]] = done.stdout
+    assert "vm-h200x8" in answers["list"]
+    assert "vm-none" in answers["list"]
+    assert "8 GPUs" in answers["gpu vm-h200x8"]
+    assert json.loads(answers["-o json sys vm-h200x8"])["total_memory"] > 0
+
+
+def test_a_child_that_dies_while_it_runs_ends_the_demo_with_its_name(folder: Path) -> None:
+    with _running(folder) as (process, _):
+        os.kill(_children(process.pid)[0], signal.SIGKILL)
+        _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert stderr.startswith("demo: vm-h200x8 ended with exit status -9\n")
+    assert list(folder.iterdir()) == []
+
+
 def test_a_child_that_cannot_start_is_reported_in_its_own_words(folder: Path) -> None:
+    broken = folder / "broken" / "guest_service"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").touch()
+    (broken / "__main__.py").write_text("def main():\n    raise SystemExit('no such luck')\n")
+    environment = _environment(folder) | {"PYTHONPATH": str(broken.parent)}
+    done = subprocess.run([*DEMO, "--once"], env=environment, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ended with exit status 1\n    no such luck\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(folder.iterdir()) == [broken.parent]
+
+
+def test_a_temporary_folder_that_is_too_deep_for_a_socket_is_refused_in_one_line(folder: Path) -> None:
     deep = folder / ("d" * 90)
     deep.mkdir()
     done = subprocess.run([*DEMO, "--once"], env=_environment(deep), capture_output=True, text=True, check=False, timeout=50)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "ended with exit status 2" in done.stderr
-    assert "107 bytes" in done.stderr, "the reason stands in the child's own words"
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "107 bytes" in done.stderr
     assert list(deep.iterdir()) == []

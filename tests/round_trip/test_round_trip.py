@@ -132,6 +132,18 @@ async def test_the_asynchronous_client_sees_the_same(grpc_servicer: ScriptedGues
             await client.gpu_info("another")
 
 
+async def test_the_fleet_passes_on_the_same_answer(grpc_servicer: ScriptedGuest, proxy: str) -> None:
+    grpc_servicer.replies["GpuInfo"] = filled(GpuInfo).SerializeToString()
+    async with AsyncProxyClient(proxy) as client:
+        collected = [outcome async for outcome in client.collect_gpu_info()]
+        assert [(outcome.guest_id, outcome.gpu_info) for outcome in collected] == [(VM_ID, filled(GpuInfo))]
+        watch = client.watch_gpu_info(interval_seconds=1)
+        assert [(await anext(watch)).gpu_info for _ in range(2)] == [filled(GpuInfo)] * 2
+        await watch.aclose()
+        assert [guest.id async for guest in client.list_guests(page_size=1)] == [VM_ID]
+        assert [outcome async for outcome in client.collect_gpu_info(ids=[VM_ID], labels={"rack": "none"})] == []
+
+
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_client_that_shares_no_code_with_grpcio_sees_the_same(
     grpc_servicer: ScriptedGuest, proxy: str, method: str

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from guest_api import guest_api_pb2
+from guest_service.simulator import Rack, RackCard
 from guest_service.telemetry import build_telemetry
 from guest_service.telemetry.gate import DRIVER_NOT_LOADED, HELD_FOR_OTHERS, LOOK_AGAIN_SECONDS, Gate, facts_of
 from tests.inventory.sys_tree import SysTree
 from tests.sampler.children import SAMPLE, children_of, line_of, prints
+from tests.telemetry.gate_trace import CALLS, QUESTIONS_PER_CALL, system_calls_in_gate
 from tests.telemetry.rack import TTL, Machine, Rig, temperature
 from tests.telemetry.virtual_time import in_virtual_time
 
@@ -181,67 +181,34 @@ async def test_peeking_never_looks_at_the_bus_again(tmp_path: Path) -> None:
     assert gate.inventory is None
 
 
-class FakeRack:
-    """A rack of a simulator, as far as telemetry asks."""
-
-    class Card:
-        def __init__(self, pci_bus_id: str) -> None:
-            self.pci_bus_id = pci_bus_id
-
-    def __init__(self, *addresses: str, driver_loaded: bool = True) -> None:
-        self.cards = [self.Card(address) for address in addresses]
-        self.driver_loaded = driver_loaded
+CARD_OF_RACK = RackCard(uuid="GPU-0", pci_bus_id="00000000:01:00.0")
 
 
 @pytest.mark.parametrize(
     ("rack", "reply"),
     [
-        (FakeRack(), NONE),
-        (FakeRack("00000000:01:00.0", driver_loaded=False), guest_api_pb2.GpuInfoResponse(error=DRIVER_NOT_LOADED)),
+        (Rack("none"), NONE),
+        (Rack("no-driver", (CARD_OF_RACK,), fail_init=9), guest_api_pb2.GpuInfoResponse(error=DRIVER_NOT_LOADED)),
     ],
 )
 async def test_a_simulated_rack_tells_the_facts_instead_of_the_machine(
-    tmp_path: Path, rack: FakeRack, reply: guest_api_pb2.GpuInfoResponse
+    tmp_path: Path, rack: Rack, reply: guest_api_pb2.GpuInfoResponse
 ) -> None:
-    telemetry = build_telemetry(["/nowhere"], sysfs=tmp_path, simulate=rack)
+    telemetry = build_telemetry(collector=["/nowhere"], sysfs=tmp_path, simulate=rack)
     await telemetry.start()
     assert await telemetry.gpu_info("a") == reply
     await telemetry.close()
 
 
 async def test_a_simulated_card_is_sampled_by_a_real_process(tmp_path: Path) -> None:
-    rack = FakeRack("00000000:01:00.0")
-    telemetry = build_telemetry(prints(line_of(SAMPLE)), sysfs=tmp_path, simulate=rack)
+    rack = Rack("one", (CARD_OF_RACK,))
+    telemetry = build_telemetry(collector=prints(line_of(SAMPLE)), sysfs=tmp_path, simulate=rack)
     await telemetry.start()
     reply = await telemetry.gpu_info("a")
     assert reply.gpus == SAMPLE.gpus
     assert telemetry.inventory is not None
     assert [card.pci_bus_id for card in telemetry.inventory.cards] == ["0000:01:00.0"]
     await telemetry.close()
-
-
-GATE_LOOP = """
-import asyncio, gc, os, sys
-from pathlib import Path
-from guest_service.telemetry import build_telemetry
-
-async def main():
-    telemetry = build_telemetry(["/nowhere"], sysfs=Path(sys.argv[1]))
-    await telemetry.start()
-    gc.collect()
-    gc.disable()
-    for round in ("warm", "measured"):
-        calls = range(1000)
-        os.path.exists(f"/gate-entered-{round}")
-        for _ in calls:
-            await telemetry.gpu_info("unix:", max_age_seconds=1.0)
-            telemetry.last("unix:")
-            telemetry.peek()
-        os.path.exists(f"/gate-left-{round}")
-    await telemetry.close()
-
-asyncio.run(main())
-"""
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
@@ -251,20 +218,14 @@ def test_a_call_without_a_sample_costs_no_system_call_without_a_card_and_one_sta
 ) -> None:
     for number in range(cards):
         tree.add(f"0000:0{number + 1}:00.0")
-    trace = tmp_path / "trace"
-    subprocess.run(["strace", "-f", "-o", str(trace), sys.executable, "-c", GATE_LOOP, str(tree.root)], check=True, timeout=50)
-    lines = trace.read_text().splitlines()
-    entered = next(number for number, line in enumerate(lines) if "/gate-entered-measured" in line)
-    left = next(number for number, line in enumerate(lines) if "/gate-left-measured" in line)
-    inside = lines[entered + 1 : left]
-    assert len(inside) == 3000 * per_call, inside[:5]
+    inside = system_calls_in_gate(tree.root, tmp_path)
+    assert len(inside) == CALLS * QUESTIONS_PER_CALL * per_call, inside[:5]
     assert all("module/nvidia" in line and "stat" in line for line in inside), inside[:5]
-    assert not any("execve(" in line for line in lines[1:])
 
 
 async def test_no_child_is_ever_started_without_a_card(tree: SysTree) -> None:
     before = set(children_of())
-    telemetry = build_telemetry(prints(line_of(SAMPLE)), sysfs=tree.root)
+    telemetry = build_telemetry(collector=prints(line_of(SAMPLE)), sysfs=tree.root)
     await telemetry.start()
     for _ in range(1000):
         await telemetry.gpu_info("a")

@@ -92,3 +92,13 @@ def test_every_service_that_has_a_watchdog_says_when_it_is_ready() -> None:
         if any(line.startswith("WatchdogSec=") for line in lines):
             assert "Type=notify" in lines
             assert "NotifyAccess=main" in lines
+
+
+def test_only_a_service_that_takes_sighup_is_sent_one() -> None:
+    # To a program that does not handle it, SIGHUP is the end.
+    root = UNITS.parents[1]
+    for unit, program in (("guest-service.service", "guest_service"), ("vmm-proxy.service", "vmm_proxy")):
+        sources = [path.read_text(encoding="utf-8") for path in (root / program).rglob("*.py") if path.parent.name != "boot_gate"]
+        handled = any(word in source for source in sources for word in ("SIGHUP", "reloaded_on_hangup"))
+        sent = any(line.startswith("ExecReload=") for line in lines_of(unit))
+        assert handled or not sent, f"{unit} reloads by a signal that {program} does not take"

@@ -1,0 +1,174 @@
+"""What GPU telemetry costs a guest without a GPU: processes, system calls in the gate, and CPU per GpuInfo call.
+
+    python -m benchmarks.gate [--calls N] [--rounds N]
+
+The CPU is that of the server process alone, a grpc.aio server on a Unix socket with two handlers: one goes through the gate as the agent's
+does, the other returns a constant. A B A B in one run, the median of the rounds' ratios. Targets: no child process over 1000 calls, no
+system call between entering the gate and leaving it, at most 1.05 times the constant. Exit status 1 when one is missed. Rejected: timing
+the client (its noise is larger than the difference).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median
+
+import grpc
+from google.protobuf import empty_pb2
+
+from guest_api import guest_api_pb2, guest_api_pb2_grpc
+from guest_service.telemetry import GpuTelemetry, build_telemetry
+from guest_service.telemetry.cache_control import parse_max_age
+from guest_transport.addresses import UnixAddress
+from guest_transport.options import channel_options, server_options
+from tests.sampler.children import children_of
+from tests.telemetry.gate_trace import CALLS, QUESTIONS_PER_CALL, system_calls_in_gate
+
+RATIO_LIMIT = 1.05
+CHILDLESS_CALLS = 1000
+
+
+Context = grpc.aio.ServicerContext[empty_pb2.Empty, guest_api_pb2.GpuInfoResponse]
+GpuInfo = Callable[[empty_pb2.Empty, Context], Awaitable[guest_api_pb2.GpuInfoResponse]]
+
+
+async def constant(_: empty_pb2.Empty, __: Context) -> guest_api_pb2.GpuInfoResponse:
+    """What nothing can be cheaper than."""
+    return guest_api_pb2.GpuInfoResponse()
+
+
+def gated(telemetry: GpuTelemetry) -> GpuInfo:
+    """Asks the telemetry as the agent's servicer does: first what needs no sample, then with all that the call says."""
+
+    async def answer(_: empty_pb2.Empty, context: Context) -> guest_api_pb2.GpuInfoResponse:
+        reply = telemetry.answer_without_sample()
+        if reply is not None:
+            return reply
+        values = [str(value) for key, value in context.invocation_metadata() or () if key == "cache-control"]
+        return await telemetry.gpu_info(
+            context.peer(),
+            max_age_seconds=parse_max_age(values) if values else None,
+            timeout_seconds=context.time_remaining(),
+        )
+
+    return answer
+
+
+async def used(_: empty_pb2.Empty, __: object) -> guest_api_pb2.GuestInfo:
+    """The CPU time that this process has used."""
+    return guest_api_pb2.GuestInfo(version=f"{time.process_time_ns()}")
+
+
+def handlers(gpu_info: GpuInfo) -> grpc.GenericRpcHandler:
+    """GuestApi, as far as it is called here."""
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(
+            method,
+            request_deserializer=empty_pb2.Empty.FromString,
+            response_serializer=reply.SerializeToString,
+        )
+        for name, method, reply in (
+            ("GpuInfo", gpu_info, guest_api_pb2.GpuInfoResponse),
+            ("Info", used, guest_api_pb2.GuestInfo),
+        )
+    }
+    return grpc.method_handlers_generic_handler("guest_api.GuestApi", methods)
+
+
+NAMES = ("constant", "gated")
+IN_FLIGHT = 8
+
+
+async def serve(folder: Path) -> None:
+    """Both servicers in one process, each on its own socket, until stdin ends."""
+    telemetry = build_telemetry(collector=["/nowhere"], sysfs=folder / "sys")
+    await telemetry.start()
+    servers = []
+    for name, method in zip(NAMES, (constant, gated(telemetry)), strict=True):
+        server = grpc.aio.server(options=server_options())
+        server.add_generic_rpc_handlers((handlers(method),))
+        server.add_insecure_port(f"unix:{folder / name}")
+        await server.start()
+        servers.append(server)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for server in servers:
+        await server.stop(None)
+    await telemetry.close()
+
+
+async def cpu_per_call(stub: guest_api_pb2_grpc.GuestApiAsyncStub, calls: int) -> float:
+    """Microseconds of the server's CPU per call."""
+    nothing = empty_pb2.Empty()
+
+    async def caller() -> None:
+        for _ in range(calls // IN_FLIGHT):
+            await stub.GpuInfo(nothing, timeout=30)
+
+    before = int((await stub.Info(nothing)).version)
+    await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+    return (int((await stub.Info(nothing)).version) - before) / 1000 / calls
+
+
+async def compare(folder: Path, calls: int, rounds: int) -> list[tuple[float, float]]:
+    """The CPU per call of both, in turns."""
+    async with contextlib.AsyncExitStack() as opened:
+        stubs = []
+        for name in NAMES:
+            address = UnixAddress(str(folder / name))
+            channel = grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address))
+            stubs.append(guest_api_pb2_grpc.GuestApiStub(await opened.enter_async_context(channel)))
+        for stub in stubs:
+            await cpu_per_call(stub, calls // 2)
+        return [(await cpu_per_call(stubs[0], calls), await cpu_per_call(stubs[1], calls)) for _ in range(rounds)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--calls", type=int, default=2000, help="per round and servicer")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve is not None:
+        asyncio.run(serve(chosen.serve))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="gate-") as name:
+        return measure(Path(name), chosen.calls, chosen.rounds)
+
+
+def measure(folder: Path, calls: int, rounds: int) -> int:
+    """Print all three figures; 1 when one misses its target."""
+    (folder / "sys/bus/pci/devices").mkdir(parents=True)
+    command = [sys.executable, "-m", "benchmarks.gate", "--serve", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        found = asyncio.run(compare(folder, max(calls, CHILDLESS_CALLS), rounds))
+        children = len(children_of(server.pid))
+        server.communicate()
+    ratio = median(asked / least for least, asked in found)
+    for name, column in zip(NAMES, zip(*found, strict=True), strict=True):
+        print(f"{name:9} {median(column):7.1f} us CPU per GpuInfo call (median of {rounds} rounds of {calls} calls)")
+    print(f"ratio     {ratio:7.3f}    target at most {RATIO_LIMIT}")
+    print(f"children  {children:7}    target 0")
+    good = ratio <= RATIO_LIMIT and children == 0
+    if shutil.which("strace") is None:
+        print("syscalls        ?    strace is missing")
+    else:
+        inside = len(system_calls_in_gate(folder / "sys", folder))
+        print(f"syscalls  {inside:7}    in {CALLS * QUESTIONS_PER_CALL} answers; target 0")
+        good = good and inside == 0
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

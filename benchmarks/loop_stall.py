@@ -1,0 +1,59 @@
+"""For how long starting a sample stalls the event loop of a process that has gRPC loaded and serving.
+
+    python -m benchmarks.loop_stall [--samples N]
+
+The stall is the time spent in starting the real collector (pipes, Popen, pidfd, readers), all of it on the loop. Target: 0.5 ms at the
+median. Exit status 1 when it is missed. Rejected: a watchdog task that measures its own delay (it sees everything else that the machine
+does); a thread for the start (Popen holds the interpreter lock from vfork to exec, so the loop stands still all the same).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from statistics import median, quantiles
+
+import grpc
+
+from guest_service.collector.command import collector_command
+from guest_service.sampler.child import Child
+from guest_service.sampler.sampler import STDERR_LIMIT_BYTES, STDOUT_LIMIT_BYTES
+
+STALL_LIMIT_MS = 0.5
+
+
+async def stall_of_one_start(argv: list[str]) -> float:
+    """Milliseconds that the loop stood still."""
+    began = time.perf_counter()
+    child = Child(argv, stdout_limit_bytes=STDOUT_LIMIT_BYTES, stderr_limit_bytes=STDERR_LIMIT_BYTES)
+    stalled = time.perf_counter() - began
+    ended = await child.ended
+    if ended.status != 0 or not ended.stdout:
+        raise SystemExit(f"the collector failed: {ended.stderr!r}")
+    return stalled * 1000
+
+
+async def measure(samples: int) -> int:
+    """Print the stalls; 1 when the target is missed."""
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    argv = collector_command(simulate="h200")
+    stalls = [await stall_of_one_start(argv) for _ in range(samples)]
+    await server.stop(None)
+    print(f"stall of the loop by one start ({samples} starts)   median   95th percentile")
+    print(f"sampler  {median(stalls):41.3f} ms {quantiles(stalls, n=20)[-1]:14.3f} ms")
+    print(f"target   {STALL_LIMIT_MS:41.3f} ms")
+    return 0 if median(stalls) <= STALL_LIMIT_MS else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--samples", type=int, default=40)
+    return asyncio.run(measure(parser.parse_args().samples))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""The collector as a process: its arguments, its streams, how it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from guest_service.collector.command import collector_command
+from tests.collector.process import TIMEOUT_SECONDS, collect, run
+from tests.nvml_library.fixture import LIBRARY, ScriptedNvml
+
+Make = Callable[..., ScriptedNvml]
+
+GPU_INFO = [sys.executable, "-m", "guest_service", "gpu-info"]
+GUEST_SERVICE = str(Path(sys.executable).with_name("guest-service"))
+
+
+@contextlib.contextmanager
+def hanging(library: ScriptedNvml, ready: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A collector that has reached `hang`; the script prints a line before, which arrives on stderr."""
+    with subprocess.Popen(
+        collector_command(nvml_library=library.path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=ready
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def open_paths(pid: int | str) -> set[str]:
+    """What a process holds open; empty when it is gone."""
+    try:
+        return {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return set()
+
+
+def test_what_a_driver_prints_goes_to_stderr_and_stdout_is_one_line(scripted_nvml: Make) -> None:
+    collected = collect(scripted_nvml("load - * print loading\nnvmlInit_v2 - * print starting\nnvmlShutdown - * print ending"))
+    assert collected.card["temperature_c"] == 35
+    assert collected.stderr.splitlines() == ["loading", "starting", "ending"]
+
+
+def test_the_library_is_loaded_from_the_loaders_path_when_none_is_named(scripted_nvml: Make) -> None:
+    library = scripted_nvml("cards 3")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.path.parent)}
+    done = subprocess.run(collector_command(), capture_output=True, check=True, env=environment, timeout=TIMEOUT_SECONDS)
+    assert done.stdout.count(b'"index"') == 3
+
+
+def test_the_public_command_prints_the_same_line(scripted_nvml: Make) -> None:
+    library = scripted_nvml("cards 2")
+    by_hand = run([*GPU_INFO, "--nvml-library", str(library.path)])
+    assert by_hand.status == 0
+    assert by_hand.stdout == collect(library).stdout
+    assert run([*GPU_INFO, f"--nvml-library={library.path}"]).stdout == by_hand.stdout
+
+
+def test_a_relative_library_is_that_file_and_not_one_of_the_loaders_path(
+    scripted_nvml: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = scripted_nvml("cards 3")
+    monkeypatch.chdir(library.path.parent)
+    assert run([GUEST_SERVICE, "gpu-info", "--nvml-library", LIBRARY]).stdout.count('"index"') == 3
+    assert run(collector_command(nvml_library=Path(LIBRARY))).stdout.count('"index"') == 3
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_is_printed_without_a_library(flag: str) -> None:
+    shown = run([*GPU_INFO, flag])
+    assert (shown.status, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("Usage: guest-service gpu-info [--simulate RACK] [--nvml-library FILE]\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--bogus"], "--bogus"),
+        (["extra"], "extra"),
+        (["--nvml-library"], "--nvml-library needs a value"),
+        (["--simulate="], "--simulate needs a value"),
+        (["--simulate", "h200", "--nvml-library", "x"], "exclude each other"),
+        (["--simulate", "no-such-rack"], "no-such-rack"),
+        (["--help=yes"], "--help=yes"),
+        (["\x1b[2J\n"], r"'\x1b[2J\n'"),
+    ],
+)
+def test_wrong_arguments_exit_2_with_one_line_and_nothing_on_stdout(arguments: list[str], named: str) -> None:
+    for command in (GPU_INFO, collector_command()):
+        refused = run([*command, *arguments])
+        assert (refused.status, refused.stdout) == (2, "")
+        assert named in refused.stderr
+        assert refused.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_is_no_news(scripted_nvml: Make) -> None:
+    library = scripted_nvml("nvmlInit_v2 - * print ready\nnvmlDeviceGetCount_v2 - * sleep 50")
+    for reader in ("head -c 1 >/dev/null", "true", "exec 0<&-"):
+        piped = run(
+            ["bash", "-o", "pipefail", "-c", f'"$@" | {{ {reader}; }}', "bash", *collector_command(nvml_library=library.path)]
+        )
+        assert piped.stderr == "ready\n"
+        assert piped.status == 0
+    assert library.calls("nvmlShutdown") == 3
+
+
+def test_without_a_stdout_it_ends_quietly(scripted_nvml: Make) -> None:
+    command = collector_command(nvml_library=scripted_nvml("nvmlInit_v2 - * print ready").path)
+    closed = run(["bash", "-c", 'exec "$@" >&-', "bash", *command])
+    assert (closed.status, closed.stdout, closed.stderr) == (0, "", "ready\n")
+
+
+def test_without_a_stderr_stdout_is_still_one_line(scripted_nvml: Make) -> None:
+    command = collector_command(nvml_library=scripted_nvml("nvmlInit_v2 - * print ready").path)
+    closed = run(["bash", "-c", 'exec "$@" 2>&-', "bash", *command])
+    assert closed.status == 0
+    assert closed.card["index"] == 0
+    assert run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *command]).status == 0
+
+
+def test_a_full_disk_is_one_line_and_not_success(scripted_nvml: Make) -> None:
+    library = scripted_nvml()
+    full = run(["bash", "-c", 'exec "$@" >/dev/full', "bash", *collector_command(nvml_library=library.path)])
+    assert full.status == 1
+    assert full.stderr == "guest-service gpu-info: stdout cannot be written: No space left on device\n"
+    assert library.calls("nvmlShutdown") == 1
+
+
+def test_a_pipe_that_takes_little_at_a_time_gets_the_whole_line(scripted_nvml: Make) -> None:
+    command = collector_command(nvml_library=scripted_nvml("cards 32").path)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE) as process:
+        os.close(write_end)
+        with open(read_end, "rb", buffering=0) as reader:
+            line = b"".join(iter(lambda: reader.read(512), b""))
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    assert line.count(b'"index"') == 32
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_inside_a_call_of_the_driver_and_without_a_traceback(
+    scripted_nvml: Make, number: signal.Signals
+) -> None:
+    read_end, write_end = os.pipe()
+    library = scripted_nvml("nvmlInit_v2 - * print ready\nnvmlInit_v2 - * hang")
+    with open(read_end, "rb") as stderr, hanging(library, write_end) as process:
+        os.close(write_end)
+        assert stderr.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(TIMEOUT_SECONDS) == -number
+        assert stderr.read() == b""
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+
+
+def test_a_crash_of_the_driver_prints_no_result(scripted_nvml: Make) -> None:
+    crashed = run(collector_command(nvml_library=scripted_nvml("nvmlDeviceGetUUID 0 * abort").path))
+    assert (crashed.status, crashed.stdout) == (-signal.SIGABRT, "")
+
+
+def test_a_device_file_that_nvml_opens_is_held_by_nobody_between_samples(scripted_nvml: Make, tmp_path: Path) -> None:
+    device = tmp_path / "nvidia0"
+    device.touch()
+    rows = f"nvmlInit_v2 - * open {device}\nnvmlShutdown - * close\n"
+    read_end, write_end = os.pipe()
+    held = scripted_nvml(rows + "nvmlDeviceGetCount_v2 - * print ready\nnvmlDeviceGetCount_v2 - * hang")
+    with open(read_end, "rb") as stderr, hanging(held, write_end) as process:
+        os.close(write_end)
+        assert stderr.readline() == b"ready\n"
+        assert str(device) in open_paths(process.pid)  # the check can fail
+    collect(scripted_nvml(rows))
+    assert not any(str(device) in open_paths(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def test_a_pythonpath_in_the_environment_changes_no_sample(scripted_nvml: Make, tmp_path: Path) -> None:
+    for name in ("pynvml", "ctypes", "os", "guest_service"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "os.py")}
+    command = collector_command(nvml_library=scripted_nvml().path)
+    done = subprocess.run(command, capture_output=True, check=False, env=environment, cwd=tmp_path, timeout=TIMEOUT_SECONDS)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_missing_binding_is_an_error_that_names_the_package(scripted_nvml: Make) -> None:
+    library = scripted_nvml()
+    command = collector_command(nvml_library=library.path)
+    binding = command.index(next(part for part in command if part.endswith("pynvml.py")))
+    for instead, said in (("", "is not installed: install nvidia-ml-py"), ("/nowhere/pynvml.py", "cannot be loaded")):
+        command[binding] = instead
+        sample = run(command).sample
+        assert said in sample["error"]
+        assert sample["gpus"] == []
+    assert library.calls("nvmlShutdown") == 2
+
+
+def test_the_deprecated_package_of_the_bindings_name_does_not_shadow_it(tmp_path: Path) -> None:
+    from guest_service.collector.binding import binding_file
+
+    real = binding_file(sys.path)
+    assert real.endswith("site-packages/pynvml.py")
+    (tmp_path / "pynvml").mkdir()
+    (tmp_path / "pynvml/__init__.py").touch()
+    assert binding_file([str(tmp_path), *sys.path]) == real
+
+
+MODULES = [
+    str(path.relative_to(Path(__file__).parents[2]).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+    for name in ("guest_service/collector", "guest_service/simulator")
+    for path in sorted((Path(__file__).parents[2] / name).glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_importing_a_module_touches_neither_nvml_nor_the_binding(module: str) -> None:
+    code = f"import sys, {module}\nassert 'pynvml' not in sys.modules\nassert 'nvidia-ml' not in open('/proc/self/maps').read()"
+    assert run([sys.executable, "-c", code]).stderr == ""
+
+
+def test_a_real_sample_imports_neither_grpc_nor_protobuf_nor_json(scripted_nvml: Make) -> None:
+    command = collector_command(nvml_library=scripted_nvml().path)
+    command[1:1] = ["-X", "importtime"]
+    imported = {line.rpartition("|")[2].strip() for line in run(command).stderr.splitlines()}
+    assert "pynvml" in imported or "ctypes" in imported  # the list is one
+    heavy = {"grpc", "google", "json", "typing", "dataclasses", "argparse", "logging", "subprocess", "site", "click", "msgspec"}
+    assert imported & heavy == set()
+
+
+SOAK = """
+import os, sys, threading
+sys.path[:0] = [{root!r}]
+from guest_service.collector.binding import binding_file, load_binding
+from guest_service.collector.library import Library
+from guest_service.collector.line import to_json
+from guest_service.collector.nvml import Nvml
+from guest_service.collector.sample import take_sample
+
+def rss_kib():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1])
+
+binding = load_binding(binding_file(sys.path))
+def sample():
+    library = Library({library!r})
+    library.initialize()
+    to_json(take_sample(Nvml(library, binding), lambda line: None))
+    library.shutdown()
+
+for _ in range(200):
+    sample()
+before = rss_kib(), sorted(os.listdir("/proc/self/fd")), os.listdir("/proc/self/task")
+for _ in range(2000):
+    sample()
+after = rss_kib(), sorted(os.listdir("/proc/self/fd")), os.listdir("/proc/self/task")
+assert after[1:] == before[1:], (before, after)
+print(after[0] - before[0])
+"""
+
+
+def test_2000_samples_with_mixed_errors_leave_no_memory_descriptor_or_thread(scripted_nvml: Make) -> None:
+    script = """
+        cards 4
+        nvmlInit_v2 - 1000-1010 return 18
+        nvmlDeviceGetCount_v2 - 500-510 return 999
+        nvmlDeviceGetHandleByIndex_v2 2 * return 15
+        nvmlDeviceGetPowerUsage 1 * return 3
+        nvmlDeviceGetUtilizationRates 3 * set gpu=808334905
+        nvmlDeviceGetUUID 0 * bytes F895A0
+        nvmlDeviceGetTemperature 3 * return 77
+        nvmlSystemGetConfComputeGpusReadyState - * return 999
+    """
+    code = SOAK.format(root=str(Path(__file__).parents[2]), library=str(scripted_nvml(script).path))
+    soaked = run([sys.executable, "-c", code])
+    assert soaked.status == 0, soaked.stderr
+    assert int(soaked.stdout) < 2 * 1024  # KiB

@@ -1,0 +1,107 @@
+"""Takes samples of mixed outcome in a process of its own and prints what that process has kept: row A21 of the field cases.
+
+    python -m tests.telemetry.soak FOLDER SAMPLES
+
+Prints one line of JSON: growth of resident memory, descriptors, threads and children from the end of a warm-up to the end, and the counts
+of outcomes. The children are shells that print, fail, die, print garbage or hang, so that thousands fit into a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import sys
+from pathlib import Path
+
+from guest_api import guest_api_pb2
+from guest_service.telemetry import GpuTelemetry, build_telemetry
+from tests.inventory.sys_tree import SysTree
+from tests.sampler.children import CARD, SAMPLE, children_of, line_of
+
+# Allocator, caches and counters have their size after this many.
+WARM_UP = 400
+
+# Shell built-ins only: a second exec would double the time.
+SCRIPT = """
+print() { read -r line < $1; printf '%s\\n' "$line"; }
+read n < count
+n=$((n+1))
+echo $n > count
+case $((n % 500)) in 250) exec sleep 60;; esac
+case $((n % 7)) in
+0|1) print sample;;
+2) echo "noise $n" >&2; print partial;;
+3) print error;;
+4) exit 3;;
+5) kill -SEGV $$;;
+6) echo "not json $n";;
+esac
+"""
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process (proc(5), statm)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def kept() -> dict[str, int]:
+    """What this process holds."""
+    gc.collect()
+    return {
+        "resident_bytes": resident_bytes(),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "children": len(children_of()),
+    }
+
+
+async def take(telemetry: GpuTelemetry, count: int) -> None:
+    """Let so many outcomes come, each asked for by another of a hundred callers; then let the last child go."""
+    timeouts = telemetry.stats.samples["timeout"]
+    for number in range(count):
+        await telemetry.gpu_info(f"caller {number % 100}", max_age_seconds=0)
+        if telemetry.stats.samples["timeout"] > timeouts:
+            timeouts += 1
+            await gone()
+    await gone()
+
+
+async def gone() -> None:
+    """Wait until no child is left: one that was told to end takes a moment, and samples until then would be refused."""
+    while children_of():
+        await asyncio.sleep(0.005)
+
+
+async def soak(folder: Path, samples: int) -> dict[str, object]:
+    """Sample on and on; what grew, and how often each outcome came."""
+    tree = SysTree(folder / "sys")
+    tree.add("0000:01:00.0", driver="nvidia")
+    tree.load_module()
+    partial = guest_api_pb2.GpuInfoResponse(gpus=[CARD])
+    partial.gpus[0].ClearField("temperature_c")
+    partial.gpus[0].errors.append("temperature: Not Supported")
+    (folder / "sample").write_text(line_of(SAMPLE))
+    (folder / "partial").write_text(line_of(partial))
+    (folder / "error").write_text(line_of(guest_api_pb2.GpuInfoResponse(error="Driver/library version mismatch")))
+    (folder / "count").write_text("0\n")
+    telemetry = build_telemetry(
+        collector=["/bin/sh", "-c", f"cd {folder}\n{SCRIPT}"],
+        sysfs=tree.root,
+        sample_ttl_seconds=0.0,
+        failure_backoff_seconds=0.0,
+        sample_timeout_seconds=0.5,
+    )
+    await telemetry.start()
+    await take(telemetry, WARM_UP)
+    before = kept()
+    await take(telemetry, samples)
+    after = kept()
+    await telemetry.close()
+    return {"grew": {name: after[name] - before[name] for name in before}, "samples": telemetry.stats.samples}
+
+
+if __name__ == "__main__":
+    logging.disable()
+    print(json.dumps(asyncio.run(soak(Path(sys.argv[1]), int(sys.argv[2])))))
