@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from guest_transport.serving import GrpcServer
 from vmm_proxy.config import Setup
 from vmm_proxy.directory import Directory
+from vmm_proxy.directory_service import DirectoryService
 from vmm_proxy.fleet import FleetService
+from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
 from vmm_proxy.looks import Looks
 from vmm_proxy.proxied_api import proxied_api
+from vmm_proxy.registered_guests import RegisteredGuests
 from vmm_proxy.upstreams import Upstreams
 from vmm_proxy.watching import Sleep, Watches
 
@@ -43,23 +46,56 @@ class Parts:
         await self.upstreams.close()
 
 
-def build(directory: Directory, *, wall_clock: Callable[[], float] = time.time, sleep: Sleep = asyncio.sleep) -> Parts:
+def build(
+    directory: Directory,
+    *,
+    registered: RegisteredGuests | None = None,
+    allow_plaintext: bool = False,
+    wall_clock: Callable[[], float] = time.time,
+    sleep: Sleep = asyncio.sleep,
+) -> Parts:
     """The parts of a proxy for the guests of `directory`."""
     upstreams = Upstreams(directory, wall_clock)
     looks = Looks(upstreams, wall_clock)
     watches = Watches(directory, upstreams, wall_clock, sleep)
     fleet = FleetService(directory, upstreams, GuestList(directory, upstreams, looks), watches, wall_clock)
-    return Parts(directory, upstreams, looks, watches, GrpcServer([proxied_api(upstreams), fleet.service()]))
+    writer = DirectoryService(directory, registered, allow_plaintext=allow_plaintext)
+    server = GrpcServer([proxied_api(upstreams), fleet.service(), writer.service()])
+    return Parts(directory, upstreams, looks, watches, server)
+
+
+def check_sources(setup: Setup) -> list[str]:
+    """Why files of the directory's folder are refused; raises SettingsError for a damaged file of registered guests. Blocks."""
+    directory = Directory(setup.guests)
+    if setup.registered_file:
+        RegisteredGuests(setup.registered_file, directory, allow_plaintext=setup.allow_plaintext).load()
+    if setup.directory_dir is None:
+        return []
+    folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=setup.allow_plaintext)
+    folder.scan()
+    return list(folder.refused.values())
 
 
 async def serve(setup: Setup, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set; calls in flight are finished first. Raises StartError when an address cannot be bound."""
-    parts = build(Directory(setup.guests))
+    """Serve until `stop` is set; calls in flight are finished first. Raises StartError for what the operator must change."""
+    plain = setup.allow_plaintext
+    directory = Directory(setup.guests)
+    registered = None
+    if setup.registered_file:
+        registered = RegisteredGuests(setup.registered_file, directory, allow_plaintext=plain)
+        await asyncio.to_thread(registered.load)
+    folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=plain) if setup.directory_dir else None
+    parts = build(directory, registered=registered, allow_plaintext=plain)
     try:
+        if folder:
+            await folder.start()
         await parts.server.start(setup.listen)
-        log.info("%d guests are known", len(parts.directory))
+        log.info("%d guests are known", len(directory))
         await stop.wait()
     except BaseException:
         await parts.close()
         raise
+    finally:
+        if folder:
+            await folder.close()
     await parts.stop()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from guest_transport.errors import StartError
+from guest_transport.errors import SettingsError, StartError
 from guest_transport.logs import log_to_stderr
 
 _FILE = click.Path(path_type=Path)
@@ -51,12 +51,18 @@ def serve(
 @click.option("--config", type=_FILE, required=True, help="The TOML file to check.")
 def check_config(config: Path) -> None:
     """Check a configuration as `serve` would, and serve nothing."""
+    from vmm_proxy.app import check_sources  # noqa: PLC0415 - see serve
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - see serve
 
     try:
         setup = read_setup(config)
+        refused = check_sources(setup)
     except StartError as error:
         _refuse(error)
+    for reason in refused:
+        click.echo(reason, err=True)
+    if refused:
+        raise SystemExit(SettingsError.exit_status)
     click.echo(f"{config}: ok, {len(setup.guests)} guests, listens on {', '.join(map(str, setup.listen))}")
 
 

@@ -66,6 +66,9 @@ class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     # A folder with one TOML file per guest; none by default.
     dir: str | None = None
+    # Where guests are kept that a VMM registers through DirectoryService; without it none can be, for they would be gone after
+    # a restart.
+    registered_file: str | None = None
 
 
 class GuestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +99,7 @@ class Setup(msgspec.Struct, frozen=True):
     guests: tuple[GuestEntry, ...]
     allow_plaintext: bool
     directory_dir: Path | None
+    registered_file: Path | None
 
 
 def read_setup(
@@ -111,25 +115,25 @@ def read_setup(
         listen = _listen(config.grpc.listen, f"{where}: grpc.listen", allow_plaintext=plain)
     _check_http(http_flag or config.http.listen, "--http" if http_flag else f"{where}: http.listen")
     guests = [
-        guest_entry(guest, f"{where}: guest[{number}]", source=where, allow_plaintext=plain)
+        guest_entry(guest, f"{where}: guest[{number}].", source=where, allow_plaintext=plain)
         for number, guest in enumerate(config.guest)
     ]
     guests += [_flag_guest(flag, allow_plaintext=plain) for flag in guest_flags]
     _check_together(guests)
-    return Setup(listen, tuple(guests), plain, _directory_dir(config.directory, where))
+    return Setup(listen, tuple(guests), plain, _directory_dir(config.directory, where), _registered_file(config.directory, where))
 
 
 def guest_entry(guest: GuestSettings, where: str, *, source: str, allow_plaintext: bool) -> GuestEntry:
-    """The directory's entry for `guest`; raises SettingsError with `where` and the key in front."""
+    """The directory's entry for `guest`; raises SettingsError with `where` and the key, joined as they are, in front."""
     if not valid_guest_id(guest.id):
-        raise SettingsError(f"{where}.id: must be {GUEST_ID_RULE}")
+        raise SettingsError(f"{where}id: must be {GUEST_ID_RULE}")
     return GuestEntry(
         id=guest.id,
-        address=guest_address(guest.address, f"{where}.address", allow_plaintext=allow_plaintext),
-        labels=check_labels(guest.labels, f"{where}.labels"),
+        address=guest_address(guest.address, f"{where}address", allow_plaintext=allow_plaintext),
+        labels=check_labels(guest.labels, f"{where}labels"),
         running=guest.state == "running",
-        instance_id=_instance_id(guest.instance_id, f"{where}.instance_id"),
-        gpus=check_gpus(guest.gpus, f"{where}.gpus"),
+        instance_id=_instance_id(guest.instance_id, f"{where}instance_id"),
+        gpus=check_gpus(guest.gpus, f"{where}gpus"),
         source=source,
     )
 
@@ -231,3 +235,13 @@ def _directory_dir(settings: DirectorySettings, where: str) -> Path | None:
     if not folder.is_absolute() or not folder.is_dir():
         raise SettingsError(f"{where}: directory.dir: {settings.dir[:120]!a} must be the absolute path of a folder that exists")
     return folder
+
+
+def _registered_file(settings: DirectorySettings, where: str) -> Path | None:
+    if settings.registered_file is None:
+        return None
+    file = Path(settings.registered_file)
+    if not file.is_absolute() or not file.parent.is_dir():
+        shown = settings.registered_file[:120]
+        raise SettingsError(f"{where}: directory.registered_file: {shown!a} must be an absolute path in a folder that exists")
+    return file
