@@ -36,6 +36,7 @@ async def test_the_page_has_system_cards_containers_and_the_agent_itself(accept:
     assert samples[at("dstack_gpu_sample_age_seconds")] == 1.234
     assert samples[at("dstack_gpu_samples_total", outcome="timeout")] == 1
     assert samples[at("dstack_gpu_sample_duration_seconds")] == 0.125
+    assert samples[at("dstack_gpu_cc_query_errors_total")] == 2
     assert samples[at("dstack_guest_cpus")] == 64
     assert samples[at("dstack_guest_load15")] == 12.34
     assert sum(1 for name, _ in samples if name == "dstack_guest_container_info") == 3
