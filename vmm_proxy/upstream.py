@@ -8,11 +8,11 @@ no status at all. Rejected: retries (only the caller knows what a second call me
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
@@ -132,29 +132,35 @@ class Upstream:
                 raise outcome.again()
 
     def _start(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
-        # Undone once, by whichever comes first: the outcome, or the end of a task that was cancelled before it began.
-        places = contextlib.ExitStack()
-        with places:
-            for slots in (self._calls, proxy_calls):
-                if slots:
-                    slots.take()
-                    places.callback(slots.give_back)
-            places = places.pop_all()
+        self._calls.take()
+        try:
+            if proxy_calls:
+                proxy_calls.take()
+        except CallError:
+            self._calls.give_back()
+            raise
         flight = Flight(deadline)
         self._flights.add(flight)
-        places.callback(self._flights.discard, flight)
         if method.only_reads:
             self._shared[method.name, metadata] = flight
-            places.callback(self._unshare, method.name, metadata, flight)
-        flight.task = asyncio.create_task(self._fly(flight, method, metadata, places))
-        flight.task.add_done_callback(lambda _: places.close())
+        end = partial(self._end, flight, (method.name, metadata), proxy_calls)
+        flight.task = asyncio.create_task(self._fly(flight, method, metadata, end))
+        # For a task that was cancelled, perhaps before it began.
+        flight.task.add_done_callback(lambda _: end())
         return flight
 
-    def _unshare(self, method_name: str, metadata: Metadata, flight: Flight) -> None:
-        if self._shared.get((method_name, metadata)) is flight:
-            del self._shared[method_name, metadata]
+    def _end(self, flight: Flight, key: tuple[str, Metadata], proxy_calls: Slots | None) -> None:
+        """Give the places of `flight` back and let nobody join it any more; the first time counts."""
+        if flight not in self._flights:
+            return
+        self._flights.discard(flight)
+        self._calls.give_back()
+        if proxy_calls:
+            proxy_calls.give_back()
+        if self._shared.get(key) is flight:
+            del self._shared[key]
 
-    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, places: contextlib.ExitStack) -> None:
+    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, end: Callable[[], None]) -> None:
         outcome: Outcome
         try:
             outcome = await ask(self._open_line(), self.guest_id, method, metadata, flight.deadline)
@@ -168,7 +174,7 @@ class Upstream:
         except Exception:
             log.exception("a call to guest %s failed in the proxy itself", self.guest_id)
             outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {self.guest_id}: a fault of the proxy; its log says more")
-        places.close()
+        end()
         self._note(outcome)
         flight.land(outcome)
 
