@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: demo test check proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
 
 $(READY): requirements/dev.lock.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,10 @@ proto: $(READY)
 
 proto-check: $(READY)
 	$(BIN)/python tools/contract.py check
+
+# docs/metrics.md from the table of metrics.
+metrics-reference: $(READY)
+	$(BIN)/python -m tools.metrics_reference
 
 lint: $(READY)
 	$(BIN)/ruff check .
