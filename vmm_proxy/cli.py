@@ -7,6 +7,7 @@ only, so that help and `check-config` are quick.
 from __future__ import annotations
 
 import importlib.metadata
+import resource
 from pathlib import Path
 
 import click
@@ -40,6 +41,7 @@ def serve(
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - the same
 
     log_to_stderr(log_format)
+    _allow_many_descriptors()
     try:
         setup = read_setup(config, grpc_flags=grpc_flags, http_flag=http_flag, guest_flags=guest_flags)
     except StartError as error:
@@ -64,6 +66,12 @@ def check_config(config: Path) -> None:
     if refused:
         raise SystemExit(SettingsError.exit_status)
     click.echo(f"{config}: ok, {len(setup.guests)} guests, listens on {', '.join(map(str, setup.listen))}")
+
+
+def _allow_many_descriptors() -> None:
+    """One connection per guest: the usual soft limit of 1024 would end at a thousand guests, and the hard limit is the operator's word."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _refuse(error: StartError) -> None:

@@ -44,7 +44,14 @@ class Upstreams:
         if not entry.running:
             raise CallError(grpc.StatusCode.FAILED_PRECONDITION, f"guest {guest_id}: stopped")
         contact = self._contacts.setdefault(guest_id, Contact())
-        upstream = Upstream(guest_id, entry.address, contact=contact, proxy_calls=self._calls, wall_clock=self._wall_clock)
+        upstream = Upstream(
+            guest_id,
+            entry.address,
+            pin=entry.instance_id,
+            contact=contact,
+            proxy_calls=self._calls,
+            wall_clock=self._wall_clock,
+        )
         self._upstreams[guest_id] = upstream
         return upstream
 
