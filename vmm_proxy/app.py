@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from guest_transport.peers import Peers
 from guest_transport.serving import GrpcServer
 from vmm_proxy.config import Setup
 from vmm_proxy.directory import Directory
@@ -58,9 +59,17 @@ def build(
     upstreams = Upstreams(directory, wall_clock)
     looks = Looks(upstreams, wall_clock)
     watches = Watches(directory, upstreams, wall_clock, sleep)
-    fleet = FleetService(directory, upstreams, GuestList(directory, upstreams, looks), watches, wall_clock)
-    writer = DirectoryService(directory, registered, allow_plaintext=allow_plaintext)
-    server = GrpcServer([proxied_api(upstreams), fleet.service(), writer.service()])
+    peers = Peers()
+    fleet = FleetService(
+        directory=directory,
+        upstreams=upstreams,
+        guest_list=GuestList(directory, upstreams, looks),
+        watches=watches,
+        peers=peers,
+        wall_clock=wall_clock,
+    )
+    writer = DirectoryService(registered, peers, allow_plaintext=allow_plaintext)
+    server = GrpcServer([proxied_api(upstreams, peers), fleet.service(), writer.service()], peers=peers)
     return Parts(directory, upstreams, looks, watches, server)
 
 

@@ -1,7 +1,6 @@
 """guest_fleet.v1.DirectoryService: a VMM that calls tells which guests there are.
 
-It fails closed: only administrators may change anything, and as long as there are no roles these are the callers on a Unix
-socket. Every change is logged with who asked for it and how it ended.
+It fails closed: only administrators may change anything. Every change is logged with who asked for it and how it ended.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ import grpc
 
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.errors import SettingsError
+from guest_transport.peers import Peers
 from guest_transport.serving import Service
+from vmm_proxy.admins import is_admin
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import (
     GUEST_ID_RULE,
     AddressTakenError,
     AlreadyKnownError,
-    Directory,
     DirectoryError,
     GuestEntry,
     UnknownGuestError,
     valid_guest_id,
 )
-from vmm_proxy.fleet import is_local_admin
 from vmm_proxy.refusing import refuse
 from vmm_proxy.registered_guests import SOURCE, NotKeptError, RegisteredGuests, TooManyError
 from vmm_proxy.statuses import CallError
@@ -53,8 +52,8 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 class DirectoryService(fleet_pb2_grpc.DirectoryServiceServicer):
     """The servicer; without `registered` nothing can be kept and every change is refused."""
 
-    def __init__(self, directory: Directory, registered: RegisteredGuests | None, *, allow_plaintext: bool) -> None:
-        self._directory = directory
+    def __init__(self, registered: RegisteredGuests | None, peers: Peers, *, allow_plaintext: bool) -> None:
+        self._peers = peers
         self._registered = registered
         self._allow_plaintext = allow_plaintext
 
@@ -100,7 +99,7 @@ class DirectoryService(fleet_pb2_grpc.DirectoryServiceServicer):
         return await self._change("DeregisterGuest", request.id, context, deregister)
 
     async def _change(self, what: str, guest_id: str, context: Context, change: Callable[[RegisteredGuests], Awaitable[R]]) -> R:
-        caller = context.peer()
+        caller = self._peers.of(context)
         shown = guest_id if valid_guest_id(guest_id) else "without a valid id"
         try:
             answer = await change(self._writable_by(context))
@@ -116,7 +115,7 @@ class DirectoryService(fleet_pb2_grpc.DirectoryServiceServicer):
         return await refuse(context, failure)
 
     def _writable_by(self, context: Context) -> RegisteredGuests:
-        if not is_local_admin(context):
+        if not is_admin(self._peers.of(context)):
             raise CallError(grpc.StatusCode.PERMISSION_DENIED, "the directory is changed by administrators only")
         if self._registered is None:
             raise CallError(grpc.StatusCode.FAILED_PRECONDITION, "directory.registered_file is not set: nothing could be kept")

@@ -1,22 +1,22 @@
 """guest_fleet.v1.FleetService: turns rpcs into work of the rooms that do it, and their failures into statuses.
 
-Guests' addresses are shown to administrators only; as long as there are no roles, these are the callers on a Unix socket, whom
-the file system already let in.
+Guests' addresses are shown to administrators only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import urllib.parse
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
+from guest_transport.peers import Peers
 from guest_transport.serving import Service
 from vmm_proxy import passed_metadata
+from vmm_proxy.admins import is_admin
 from vmm_proxy.collecting import collect
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.deadlines import guest_deadline
@@ -41,22 +41,20 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _NAME = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 
 
-def is_local_admin(context: Context) -> bool:
-    """Whether the caller came over a Unix socket."""
-    return urllib.parse.unquote(context.peer()).startswith("unix:")
-
-
 class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     """The servicer."""
 
     def __init__(
         self,
+        *,
         directory: Directory,
         upstreams: Upstreams,
         guest_list: GuestList,
         watches: Watches,
+        peers: Peers,
         wall_clock: Callable[[], float],
     ) -> None:
+        self._peers = peers
         self._directory = directory
         self._upstreams = upstreams
         self._guest_list = guest_list
@@ -73,7 +71,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.ListGuestsResponse:
         """A page of guests."""
         try:
-            return await self._guest_list.page(request, with_addresses=is_local_admin(context))
+            return await self._guest_list.page(request, with_addresses=is_admin(self._peers.of(context)))
         except CallError as error:
             failure = error
         return await refuse(context, failure)

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from guest_api import guest_api_pb2
+from guest_transport.peers import Peers
 from guest_transport.serving import Service
 from vmm_proxy import passed_metadata
 from vmm_proxy.contract_methods import PROXIED_SERVICE, Method, proxied_methods
@@ -30,19 +31,20 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Forward = Callable[[bytes, Context], Awaitable[bytes]]
 
 
-def proxied_api(upstreams: Upstreams) -> Service:
+def proxied_api(upstreams: Upstreams, peers: Peers) -> Service:
     """The service, forwarding to `upstreams`."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams), None, None) for method in proxied_methods()
+        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams, peers), None, None)
+        for method in proxied_methods()
     }
     generic = grpc.method_handlers_generic_handler(PROXIED_SERVICE.full_name, handlers)
     return Service(PROXIED_SERVICE.full_name, lambda server: server.add_generic_rpc_handlers((generic,)))
 
 
-def _forward(method: Method, upstreams: Upstreams) -> Forward:
+def _forward(method: Method, upstreams: Upstreams, peers: Peers) -> Forward:
     async def forward(request: bytes, context: Context) -> bytes:
         try:
-            answer = await _ask(method, upstreams, request, context)
+            answer = await _ask(method, upstreams, peers, request, context)
         except CallError as error:
             failure = error
         except Exception:
@@ -57,13 +59,13 @@ def _forward(method: Method, upstreams: Upstreams) -> Forward:
     return forward
 
 
-async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Context) -> Answer:
+async def _ask(method: Method, upstreams: Upstreams, peers: Peers, request: bytes, context: Context) -> Answer:
     try:
         guest_id = guest_api_pb2.Id.FromString(request).id
     except DecodeError as error:
         raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode as guest_api.Id") from error
     upstream = upstreams.reach(guest_id)
     if not method.only_reads:
-        log.warning("%s of guest %s asked by %s", method.name, guest_id, context.peer())
+        log.warning("%s of guest %s asked by %s", method.name, guest_id, peers.of(context))
     metadata = passed_metadata.to_guest(context.invocation_metadata())
     return await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds))
