@@ -13,6 +13,7 @@ SIGKILL = 9
 def die_with_parent() -> None:
     """Have the kernel end this process when the thread that started it ends."""
     try:
-        _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(None), "prctl"), (PR_SET_PDEATHSIG, SIGKILL))
+        program = _ctypes.dlopen(None)  # type: ignore[arg-type] # None: this program and its libc (dlopen(3)); not in the stubs
+        _ctypes.call_function(_ctypes.dlsym(program, "prctl"), (PR_SET_PDEATHSIG, SIGKILL))
     except OSError:  # a libc without prctl: nothing is tied, and a sample is still a sample
         return
