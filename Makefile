@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: demo test check proto proto-check metrics-reference lint types lock vm-test bench bench-sample bench-gate bench-ahead bench-stall clean
 
 $(READY): requirements/dev.lock.txt pyproject.toml
 	@$(PYTHON) -c 'import sys, ssl, venv; sys.exit(sys.version_info < (3, 11))' || \
@@ -20,6 +20,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+# Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static) is printed and skipped.
+vm-test: $(READY)
+	-$(BIN)/python -m tests.vm.kernel
+	$(BIN)/python -m pytest -m vm tests/vm
 
 check: proto-check lint types test
 
