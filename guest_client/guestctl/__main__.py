@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from guest_client.guestctl.cli import run
@@ -9,6 +10,8 @@ from guest_client.guestctl.cli import run
 
 def main() -> int:
     """Run the command; returns its exit status."""
+    # Else gRPC's C core, loaded later, writes lines of its own about a TLS handshake that fails.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     return run(sys.argv[1:])
 
 

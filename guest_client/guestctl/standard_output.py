@@ -65,7 +65,11 @@ def check_reader() -> None:
     """Raise OutputError when the reader of the pipe is gone: a stream with nothing to write would not notice."""
     if sys.stdout is None:
         return
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # a buffer in memory has none, and nobody who could go away
+        return
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are told unasked
+    poll.register(descriptor, 0)  # errors and hang-ups are told unasked
     if poll.poll(0):
         raise OutputError("", PIPE_CLOSED)

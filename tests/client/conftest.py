@@ -37,7 +37,7 @@ def fleet() -> Fleet:
 @pytest.fixture
 def address(fleet: Fleet, socket_folder: Path) -> Iterator[str]:
     where = f"unix:{socket_folder}/proxy"
-    server, pool = serve(fleet, where)
+    server, pool, _ = serve(fleet, where)
     yield where
     server.stop(None).wait()
     pool.shutdown()
