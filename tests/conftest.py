@@ -8,8 +8,8 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
 
-# Hypothesis fails an example that takes 200 ms, which on a machine with other work to do says nothing of the code (seen at a load of 9 on two
-# cores: 366 ms, and 0.2 ms when tried again). A test that hangs is ended by pytest-timeout.
+# Hypothesis fails an example that takes 200 ms, which says nothing of the code where the machine has other work (seen at a load of 9 on
+# two cores: 366 ms, and 0.2 ms when tried again). A test that hangs is ended by pytest-timeout.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
