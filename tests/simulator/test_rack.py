@@ -157,7 +157,7 @@ def test_bytes_that_are_not_utf8_and_files_that_are_too_large_are_refused(tmp_pa
 
 @pytest.mark.parametrize("name", ["h100", "", "/nowhere/rack.toml", "H200", "h200\0"])
 def test_a_rack_that_is_not_there_is_refused_with_the_built_in_names(name: str) -> None:
-    with pytest.raises(RackError, match="neither a file that can be read nor one of h200, h200x8, no-driver, none"):
+    with pytest.raises(RackError, match="neither one of h200, h200x8, no-driver, none nor a file that can be read: "):
         load_rack(name)
 
 
