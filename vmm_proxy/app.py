@@ -13,6 +13,8 @@ from guest_transport.serving import GrpcServer
 from vmm_proxy.config import Setup
 from vmm_proxy.directory import Directory
 from vmm_proxy.directory_service import DirectoryService
+from vmm_proxy.domains.guests import LibvirtSource
+from vmm_proxy.domains.settings import require_module
 from vmm_proxy.fleet import FleetService
 from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
@@ -74,7 +76,9 @@ def build(
 
 
 def check_sources(setup: Setup) -> list[str]:
-    """Why files of the directory's folder are refused; raises SettingsError for a damaged file of registered guests. Blocks."""
+    """Why files of the directory's folder are refused; raises SettingsError for what would stop the start. Blocks."""
+    if setup.libvirt:
+        require_module()
     directory = Directory(setup.guests)
     if setup.registered_file:
         RegisteredGuests(setup.registered_file, directory, allow_plaintext=setup.allow_plaintext).load()
@@ -94,10 +98,13 @@ async def serve(setup: Setup, stop: asyncio.Event) -> None:
         registered = RegisteredGuests(setup.registered_file, directory, allow_plaintext=plain)
         await asyncio.to_thread(registered.load)
     folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=plain) if setup.directory_dir else None
+    libvirt = LibvirtSource(setup.libvirt, directory) if setup.libvirt else None
     parts = build(directory, registered=registered, allow_plaintext=plain)
     try:
         if folder:
             await folder.start()
+        if libvirt:
+            libvirt.follower.start()
         await parts.server.start(setup.listen)
         log.info("%d guests are known", len(directory))
         await stop.wait()
@@ -105,6 +112,8 @@ async def serve(setup: Setup, stop: asyncio.Event) -> None:
         await parts.close()
         raise
     finally:
+        if libvirt:
+            await libvirt.close()
         if folder:
             await folder.close()
     await parts.stop()

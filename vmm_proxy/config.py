@@ -32,6 +32,7 @@ from vmm_proxy.directory import (
     GuestEntry,
     valid_guest_id,
 )
+from vmm_proxy.domains.settings import LibvirtSettings, check_libvirt
 
 # Only local users whom the socket's group lets in reach this one.
 DEFAULT_LISTEN = "unix:/run/vmm-proxy/vmm-proxy.sock"
@@ -89,6 +90,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc: Grpc = Grpc()
     http: Http = Http()
     directory: DirectorySettings = DirectorySettings()
+    libvirt: LibvirtSettings = LibvirtSettings()
     guest: tuple[GuestSettings, ...] = ()
 
 
@@ -100,6 +102,8 @@ class Setup(msgspec.Struct, frozen=True):
     allow_plaintext: bool
     directory_dir: Path | None
     registered_file: Path | None
+    # None: no libvirt is followed.
+    libvirt: LibvirtSettings | None
 
 
 def read_setup(
@@ -120,7 +124,14 @@ def read_setup(
     ]
     guests += [_flag_guest(flag, allow_plaintext=plain) for flag in guest_flags]
     _check_together(guests)
-    return Setup(listen, tuple(guests), plain, _directory_dir(config.directory, where), _registered_file(config.directory, where))
+    return Setup(
+        listen,
+        tuple(guests),
+        plain,
+        _directory_dir(config.directory, where),
+        _registered_file(config.directory, where),
+        check_libvirt(config.libvirt, where),
+    )
 
 
 def guest_entry(guest: GuestSettings, where: str, *, source: str, allow_plaintext: bool) -> GuestEntry:
