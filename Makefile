@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: demo test check proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
 
 $(READY): requirements/dev.lock.txt pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys, ssl, venv; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) must be 3.11 or newer, with venv and ssl (Debian: python3, python3-venv); or: make PYTHON=…" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock.txt
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
 	touch $@
@@ -26,6 +28,10 @@ proto: $(READY)
 
 proto-check: $(READY)
 	$(BIN)/python tools/contract.py check
+
+# docs/metrics.md from the table of metrics.
+metrics-reference: $(READY)
+	$(BIN)/python -m tools.metrics_reference
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ The methods stand in guest_client.methods, inherited because a descriptor needs 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Self
@@ -13,12 +14,22 @@ from typing import Self
 import grpc
 
 from guest_client.asking import Ask, AsyncCaller, Items, ItemT, Pages, ReplyT, Stream, checked, following_token
-from guest_client.dialing import dialled
+from guest_client.dialing import dial, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
-from guest_transport.dialing import DialTarget, dial_target
+from guest_transport.dialing import DialTarget
 from guest_transport.options import channel_options
+
+
+@functools.cache
+def _keep_grpc_running() -> None:
+    """Let grpc.aio outlive the last channel of this process.
+
+    grpcio 1.85 ends its poller thread when the last channel is freed, and waits for it in the event loop: 0.2 to 93 ms, measured over 8
+    clients opened and closed in turn, against 0.02 ms with this.
+    """
+    grpc.aio.init_grpc_aio()
 
 
 class AsyncChannelCaller(AsyncCaller):
@@ -107,8 +118,9 @@ class AsyncChannelCaller(AsyncCaller):
         if self._closed:
             raise ClientClosedError(f"the client of {self.address} is closed")
         if self._channel is None:
+            _keep_grpc_running()
             options = channel_options(self.address)
-            self._target = dial_target(self.address)
+            self._target = dial(self.address)
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=options)
             else:

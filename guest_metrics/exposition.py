@@ -57,10 +57,11 @@ class Lines:
     for a list keeps its entries apart (see gpu and guest).
     """
 
-    __slots__ = ("_lines", "_own")
+    __slots__ = ("_bare", "_lines", "_own")
 
     def __init__(self, own: Mapping[str, str] | None = None) -> None:
         self._own = ",".join(f'{name}="{label_value(value)}"' for name, value in (own or {}).items())
+        self._bare = LabelText(f"{{{self._own}}}" if self._own else "")
         self._lines: dict[str, list[str]] = {}
 
     def labels(self, names: Sequence[str], values: Sequence[str]) -> LabelText:
@@ -71,13 +72,13 @@ class Lines:
         # One look at the whole text: nothing to escape when its quotes are the template's own. Most label values are such.
         if not (text.isascii() and text.count('"') == 2 * len(names)) or "\\" in text or "\n" in text:
             text = _template(tuple(names)) % tuple(map(label_value, values))
-        if text and self._own:
-            return LabelText(f"{{{self._own},{text}}}")
-        return LabelText(f"{{{text or self._own}}}" if text or self._own else "")
+        if not text:
+            return self._bare
+        return LabelText(f"{{{self._own},{text}}}" if self._own else f"{{{text}}}")
 
     def add(self, family: Family, number: Number, *values: str) -> None:
         """One sample of `family` with `values` for its labels."""
-        self.put(family, self.labels(family.labels, values), number)
+        self.put(family, self.labels(family.labels, values) if values or family.labels else self._bare, number)
 
     def put(self, family: Family, labels: LabelText, number: Number) -> None:
         """One sample with label text that was made once for many families."""
@@ -94,8 +95,11 @@ class Lines:
         self._put_lines(name, [f"{name}{at} {len(getattr(of, field))}\n" for at, of in messages.items()])
 
     def _put_lines(self, name: str, lines: list[str]) -> None:
-        if lines:
-            self._lines.setdefault(name, []).extend(lines)
+        held = self._lines.get(name)
+        if held is not None:
+            held.extend(lines)
+        elif lines:
+            self._lines[name] = lines
 
     def add_histogram(
         self, family: Family, bounds: Sequence[float], counts: Sequence[int], total: float, values: Sequence[str] = ()

@@ -61,7 +61,7 @@ class _Doors(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=_Doors)
+@click.group(cls=_Doors, no_args_is_help=False)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit."
 )

@@ -33,18 +33,22 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def read_settings(path: Path, shape: type[S]) -> S:
     """The settings in the TOML file at `path`; raises SettingsError when it is missing, malformed or not of this shape."""
+    return parse_settings(read_file(path), str(path), shape)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of the regular file at `path`, at most one more than parse_settings takes; raises SettingsError."""
     try:
         # Without O_NONBLOCK, opening a named pipe waits for a writer, perhaps for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor, not a path
             if not (stat.S_ISREG(kind := os.fstat(fd).st_mode) or stat.S_ISCHR(kind)):
                 raise _refusal(str(path), "is no regular file")
-            data = file.read(SETTINGS_LIMIT_BYTES + 1)
+            return file.read(SETTINGS_LIMIT_BYTES + 1)
     except OSError as error:
         raise _refusal(str(path), f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise _refusal(str(path), "no path has a NUL character") from error
-    return parse_settings(data, str(path), shape)
 
 
 def parse_settings(data: bytes, where: str, shape: type[S]) -> S:

@@ -13,7 +13,7 @@ when its outcome is known (a proxy that dies in between leaves no trace).
 from __future__ import annotations
 
 import asyncio
-import datetime
+import datetime as dt
 import json
 import logging
 import os
@@ -94,7 +94,7 @@ class Audit:
             log.error("the audit log is not written (%s): %s", error, self._line(event))  # noqa: TRY400 - one line says it all
 
     def _line(self, event: Event) -> str:
-        now = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.UTC)
+        now = dt.datetime.fromtimestamp(self._wall_clock(), dt.UTC)
         stamped = {"time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
         return json.dumps(stamped | {key: plain(v, TEXT_LIMIT_BYTES) if isinstance(v, str) else v for key, v in event.items()})
 

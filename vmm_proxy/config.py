@@ -68,6 +68,9 @@ class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     # A folder with one TOML file per guest; none by default.
     dir: str | None = None
+    # Where guests are kept that a VMM registers through DirectoryService; without it none can be, for they would be gone after
+    # a restart.
+    registered_file: str | None = None
 
 
 class GuestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +114,7 @@ class Setup(msgspec.Struct, frozen=True):
     guests: tuple[GuestEntry, ...]
     allow_plaintext: bool
     directory_dir: Path | None
+    registered_file: Path | None
     access: AccessRules
     tls: ServerTls | None
     guest_tls: GuestTls | None
@@ -123,16 +127,13 @@ def read_setup(
     """The setup of `file`, if any, and the flags; raises SettingsError with one line."""
     where = str(file) if file else "defaults"
     config = read_settings(file, ProxyConfig) if file else ProxyConfig()
-    if grpc_flags:
-        listen = _listen(grpc_flags, "--grpc", config)
-    else:
-        listen = _listen(config.grpc.listen, f"{where}: grpc.listen", config)
+    listen = _listen(grpc_flags or config.grpc.listen, "--grpc" if grpc_flags else f"{where}: grpc.listen", config)
     usual_tls = guest_tls(config.guest_tls, f"{where}: guest_tls")
     # With TLS for all of them no guest is reached in the clear.
     plain = config.grpc.allow_plaintext or usual_tls is not None
     _check_http(http_flag or config.http.listen, "--http" if http_flag else f"{where}: http.listen")
     guests = [
-        guest_entry(guest, f"{where}: guest[{number}]", source=where, allow_plaintext=plain)
+        guest_entry(guest, f"{where}: guest[{number}].", source=where, allow_plaintext=plain)
         for number, guest in enumerate(config.guest)
     ]
     guests += [_flag_guest(flag, allow_plaintext=plain) for flag in guest_flags]
@@ -142,6 +143,7 @@ def read_setup(
         guests=tuple(guests),
         allow_plaintext=plain,
         directory_dir=_directory_dir(config.directory, where),
+        registered_file=_registered_file(config.directory, where),
         access=access_rules(config.access, where, loopback_only=config.tls is None and _loopback_only(listen)),
         tls=server_tls(config.tls, where),
         guest_tls=usual_tls,
@@ -150,20 +152,20 @@ def read_setup(
 
 
 def guest_entry(guest: GuestSettings, where: str, *, source: str, allow_plaintext: bool) -> GuestEntry:
-    """The directory's entry for `guest`; raises SettingsError with `where` and the key in front."""
+    """The directory's entry for `guest`; raises SettingsError with `where` and the key, joined as they are, in front."""
     if not valid_guest_id(guest.id):
-        raise SettingsError(f"{where}.id: must be {GUEST_ID_RULE}")
-    tls = guest_tls(guest.tls, f"{where}.tls")
-    address = guest_address(guest.address, f"{where}.address", allow_plaintext=allow_plaintext or tls is not None)
+        raise SettingsError(f"{where}id: must be {GUEST_ID_RULE}")
+    tls = guest_tls(guest.tls, f"{where}tls")
+    address = guest_address(guest.address, f"{where}address", allow_plaintext=allow_plaintext or tls is not None)
     if tls is not None and not isinstance(address, TcpAddress):
-        raise SettingsError(f"{where}.tls: only a guest at HOST:PORT speaks TLS, not one at {address}")
+        raise SettingsError(f"{where}tls: only a guest at HOST:PORT speaks TLS, not one at {address}")
     return GuestEntry(
         id=guest.id,
         address=address,
-        labels=check_labels(guest.labels, f"{where}.labels"),
+        labels=check_labels(guest.labels, f"{where}labels"),
         running=guest.state == "running",
-        instance_id=_instance_id(guest.instance_id, f"{where}.instance_id"),
-        gpus=check_gpus(guest.gpus, f"{where}.gpus"),
+        instance_id=_instance_id(guest.instance_id, f"{where}instance_id"),
+        gpus=check_gpus(guest.gpus, f"{where}gpus"),
         source=source,
         tls=tls,
     )
@@ -272,4 +274,14 @@ def _audit_file(settings: AuditSettings, where: str) -> Path | None:
     file = Path(settings.file)
     if not file.is_absolute():
         raise SettingsError(f"{where}: audit.file: must be an absolute path, not {settings.file[:120]!a}")
+    return file
+
+
+def _registered_file(settings: DirectorySettings, where: str) -> Path | None:
+    if settings.registered_file is None:
+        return None
+    file = Path(settings.registered_file)
+    if not file.is_absolute() or not file.parent.is_dir():
+        shown = settings.registered_file[:120]
+        raise SettingsError(f"{where}: directory.registered_file: {shown!a} must be an absolute path in a folder that exists")
     return file

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from guest_transport.addresses import Address
@@ -94,40 +94,44 @@ class Directory:
         """The entries whose ids come after `guest_id`, in id order."""
         return [self._entries[known] for known in self._order[bisect.bisect_right(self._order, guest_id) :]]
 
+    def check(self, entry: GuestEntry, leaving: Collection[str] = ()) -> None:
+        """Raise what add() would, were the guests `leaving` not there."""
+        known = self._entries.get(entry.id)
+        if known and entry.id not in leaving:
+            origin = f" from {known.source}" if known.source else ""
+            raise AlreadyKnownError(f"guest {entry.id} is known already{origin}; an id is given once")
+        holder = self._at.get(entry.address, entry.id)
+        if entry.running and holder != entry.id and holder not in leaving:
+            raise AddressTakenError(f"guest {entry.id}: its address belongs to the running guest {holder} already")
+
     def add(self, entry: GuestEntry) -> None:
         """Add a guest; raises AlreadyKnownError or AddressTakenError."""
-        if known := self._entries.get(entry.id):
-            origin = f" in {known.source}" if known.source else ""
-            raise AlreadyKnownError(f"guest {entry.id} is known already{origin}; an id is given once")
-        self._refuse_taken_address(entry)
+        self.check(entry)
         self._keep(None, entry)
         bisect.insort(self._order, entry.id)
         self._tell(None, entry)
 
     def replace(self, entry: GuestEntry) -> None:
         """Put `entry` in place of the guest's present entry; raises UnknownGuestError or AddressTakenError."""
-        before = self._known(entry.id)
-        self._refuse_taken_address(entry)
+        before = self.known(entry.id)
+        self.check(entry, (entry.id,))
         self._keep(before, entry)
         if before != entry:
             self._tell(before, entry)
 
     def remove(self, guest_id: str) -> None:
         """Forget a guest; raises UnknownGuestError."""
-        before = self._known(guest_id)
+        before = self.known(guest_id)
         self._keep(before, None)
         del self._order[bisect.bisect_left(self._order, guest_id)]
         self._tell(before, None)
 
-    def _known(self, guest_id: str) -> GuestEntry:
+    def known(self, guest_id: str) -> GuestEntry:
+        """The entry of `guest_id`; raises UnknownGuestError."""
         entry = self._entries.get(guest_id)
         if entry is None:
             raise UnknownGuestError(f"guest {guest_id} is not known")
         return entry
-
-    def _refuse_taken_address(self, entry: GuestEntry) -> None:
-        if entry.running and (other := self._at.get(entry.address, entry.id)) != entry.id:
-            raise AddressTakenError(f"guest {entry.id}: its address belongs to the running guest {other} already")
 
     def _keep(self, before: GuestEntry | None, after: GuestEntry | None) -> None:
         if before:

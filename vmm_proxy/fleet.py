@@ -48,6 +48,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
 
     def __init__(
         self,
+        *,
         directory: Directory,
         upstreams: Upstreams,
         guest_list: GuestList,

@@ -67,6 +67,7 @@ async def ask_gpu_info(
     metadata: Metadata,
     deadline: float,
     wall_clock: Callable[[], float],
+    *,
     require: Require | None = None,
 ) -> GuestOutcome:
     """Ask one guest until `deadline` (loop time), for somebody whom `require` lets; raises nothing but cancellation."""

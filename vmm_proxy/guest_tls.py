@@ -38,10 +38,19 @@ def tls_for(address: Address, own: GuestTls | None, usual: GuestTls | None) -> G
     return usual
 
 
-async def read_credentials(guest_id: str, tls: GuestTls) -> grpc.ChannelCredentials:
-    """What a channel to the guest needs, from the files as they are now; raises CallError UNAVAILABLE."""
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """What a channel needs to speak TLS with one guest."""
+
+    credentials: grpc.ChannelCredentials
+    # What its certificate must say.
+    name: str
+
+
+async def secure(guest_id: str, address: Address, tls: GuestTls) -> Secured:
+    """From the files as they are now; raises CallError UNAVAILABLE."""
     try:
-        return await asyncio.to_thread(tls.files.credentials)
+        return Secured(await asyncio.to_thread(tls.files.credentials), tls.name_for(address))
     except SettingsError as error:
         log.warning("guest %s: cannot be dialled: %s", guest_id, error)
         text = f"guest {guest_id}: the proxy's certificates for it cannot be used; its log says more"

@@ -19,6 +19,7 @@ from guest_api import guest_api_pb2
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.off_loop import OffLoop
 from guest_service.host_facts.procfs import UINT64_MAX, bounded, parse_mounts
+from guest_service.host_facts.shared_read import SharedRead
 
 # A local disk answers in microseconds; half a second without any progress is a disk that hangs.
 PATIENCE_SECONDS = 0.5
@@ -62,14 +63,12 @@ class DiskSizes:
         self._log = part_log
         self._statvfs = statvfs
         self._patience_seconds = patience_seconds
-        self._reading: asyncio.Task[list[guest_api_pb2.DiskInfo]] | None = None
+        self._shared = SharedRead("read disks", self._read)
         self._stuck: dict[str, _Walk] = {}
 
     async def read(self) -> list[guest_api_pb2.DiskInfo]:
         """One entry per disk that could be read, by mount point; the others are logged. Callers at one time share one reading."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read(), name="read disks")
-        return await asyncio.shield(self._reading)
+        return await self._shared.get()
 
     async def _read(self) -> list[guest_api_pb2.DiskInfo]:
         try:

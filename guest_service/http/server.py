@@ -10,13 +10,15 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable
 
 import uvicorn
 from uvicorn.server import ServerState
 
+from guest_service.dashboard.render import Pages
 from guest_service.http.app import create_http_app
 from guest_service.http.connections import BoundedConnection, ClientBook, ClientLimits
-from guest_service.http.gate import RequestGate
+from guest_service.http.gate import REQUESTS_AT_ONCE, RequestGate
 from guest_service.http.parts import HttpParts
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import ListenError
@@ -35,42 +37,34 @@ BACKLOG = 512
 class HttpServer:
     """The pages of `parts` on one address, or on a socket that systemd already opened."""
 
-    def __init__(self, parts: HttpParts, *, limits: ClientLimits | None = None, requests_at_once: int | None = None) -> None:
+    def __init__(self, parts: HttpParts, *, limits: ClientLimits | None = None, requests_at_once: int = REQUESTS_AT_ONCE) -> None:
         self._parts = parts
+        self._requests_at_once = requests_at_once
         self._stopping = asyncio.Event()
-        app = create_http_app(parts, stopping=self._stopping)
-        gate = RequestGate(app) if requests_at_once is None else RequestGate(app, requests_at_once)
         self._book = ClientBook(limits or ClientLimits())
         self._state = ServerState()
-        self._config = uvicorn.Config(
-            gate,
-            http=BoundedConnection,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=self._book.limits.idle_seconds,
-        )
-        self._config.load()
-        # Each line there is a client's mistake ("Invalid HTTP request received"): a flood of them must not fill the log.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._listener: asyncio.Server | None = None
         self._claim: SocketFile | None = None
         self.addresses: list[Address] = []
 
     async def start(self, listen: Address | socket.socket) -> None:
         """Listen; raises ListenError with one line that names the address and why not."""
+        # Templates and assets are read from disk.
+        pages = await asyncio.to_thread(Pages)
+        config = _protocol_config(
+            RequestGate(create_http_app(self._parts, pages, stopping=self._stopping), self._requests_at_once), self._book.limits
+        )
         loop = asyncio.get_running_loop()
+
+        def connection() -> BoundedConnection:
+            return BoundedConnection(config, self._state, self._book, loop)
+
         if isinstance(listen, socket.socket):
-            self._listener = await loop.create_server(self._connection, sock=listen, backlog=BACKLOG)
+            self._listener = await loop.create_server(connection, sock=listen, backlog=BACKLOG)
         elif isinstance(listen, TcpAddress):
-            self._listener = await self._listen_tcp(listen)
+            self._listener = await _listen_tcp(listen, connection)
         elif isinstance(listen, UnixAddress):
-            self._listener = await self._listen_unix(listen)
+            self._listener = await self._listen_unix(listen, connection)
         else:
             raise ListenError(f"{listen}: HTTP listens on HOST:PORT or unix:/path only")
         self.addresses = [_address_of(held) for held in self._listener.sockets]
@@ -96,29 +90,47 @@ class HttpServer:
         # Aborted transports tell their protocols in the loop's next turn.
         await asyncio.sleep(0)
         if self._claim is not None:
-            self._claim.release()
+            await asyncio.to_thread(self._claim.release)
         await self._parts.close()
 
-    def _connection(self) -> BoundedConnection:
-        return BoundedConnection(self._config, self._state, self._book, asyncio.get_running_loop())
-
-    async def _listen_tcp(self, address: TcpAddress) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.create_server(self._connection, address.host, address.port, backlog=BACKLOG)
-        except OSError as error:
-            raise ListenError(
-                f"{address}: cannot listen for HTTP: {_reason(error)}; choose another address with --http, or --http off"
-            ) from error
-
-    async def _listen_unix(self, address: UnixAddress) -> asyncio.Server:
-        self._claim = SocketFile.claim(address.path)
+    async def _listen_unix(self, address: UnixAddress, connection: Callable[[], BoundedConnection]) -> asyncio.Server:
+        self._claim = await asyncio.to_thread(SocketFile.claim, address.path)
         try:
             with self._claim.binding(SOCKET_MODE):
-                return await asyncio.get_running_loop().create_unix_server(self._connection, address.path, backlog=BACKLOG)
+                return await asyncio.get_running_loop().create_unix_server(connection, address.path, backlog=BACKLOG)
         except OSError as error:
-            self._claim.release()
+            await asyncio.to_thread(self._claim.release)
+            self._claim = None
             raise ListenError(f"{address}: cannot listen for HTTP: {_reason(error)}") from error
+
+
+async def _listen_tcp(address: TcpAddress, connection: Callable[[], BoundedConnection]) -> asyncio.Server:
+    try:
+        return await asyncio.get_running_loop().create_server(connection, address.host, address.port, backlog=BACKLOG)
+    except OSError as error:
+        raise ListenError(
+            f"{address}: cannot listen for HTTP: {_reason(error)}; choose another address with --http, or --http off"
+        ) from error
+
+
+def _protocol_config(app: RequestGate, limits: ClientLimits) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=BoundedConnection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=limits.idle_seconds,
+    )
+    config.load()
+    # Each line there is a client's mistake ("Invalid HTTP request received"): a flood of them must not fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    return config
 
 
 def _reason(error: OSError) -> str:

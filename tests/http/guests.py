@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from guest_api.guest_api_pb2 import Container, GpuInfoResponse, ListContainersResponse, SystemInfo
 from guest_service.http.connections import ClientLimits
+from guest_service.http.gate import REQUESTS_AT_ONCE
 from guest_service.http.parts import HttpParts
 from guest_service.http.server import HttpServer
 from guest_transport.addresses import TcpAddress
@@ -25,6 +26,7 @@ class Bus:
 class Stats:
     samples: Mapping[str, int] = field(default_factory=lambda: {"sample": 3, "timeout": 1})
     last_duration_seconds: float | None = 0.125
+    failed_cc_queries: int = 2
 
 
 @dataclass
@@ -144,7 +146,7 @@ class Guest:
 
 @asynccontextmanager
 async def served(
-    guest: Guest, *, limits: ClientLimits | None = None, requests_at_once: int | None = None
+    guest: Guest, *, limits: ClientLimits | None = None, requests_at_once: int = REQUESTS_AT_ONCE
 ) -> AsyncGenerator[TcpAddress, None]:
     """The guest's pages on a loopback port."""
     server = HttpServer(guest.parts(), limits=limits, requests_at_once=requests_at_once)

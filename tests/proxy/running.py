@@ -15,6 +15,7 @@ from guest_transport.addresses import Address, UnixAddress, parse_address
 from guest_transport.options import channel_options
 from vmm_proxy.app import Parts, build
 from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.registered_guests import RegisteredGuests
 from vmm_proxy.watching import Sleep
 
 METHODS = ("Info", "SysInfo", "GpuInfo", "NetworkInfo", "ListContainers", "Shutdown")
@@ -46,10 +47,17 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
-async def running_proxy(socket: Path, *, also: Address | None = None, sleep: Sleep = asyncio.sleep) -> AsyncIterator[Proxy]:
+async def running_proxy(
+    socket: Path,
+    *,
+    also: Address | None = None,
+    sleep: Sleep = asyncio.sleep,
+    directory: Directory | None = None,
+    registered: RegisteredGuests | None = None,
+) -> AsyncIterator[Proxy]:
     """A proxy that listens on `socket`, and on `also`."""
     address = UnixAddress(str(socket))
-    parts = build(Directory(), sleep=sleep)
+    parts = build(Directory() if directory is None else directory, registered=registered, sleep=sleep)
     await parts.server.start([address, also] if also else [address])
     proxy = Proxy(parts, address)
     try:

@@ -58,7 +58,14 @@ class AuditTrail:
         left_out = self._refusals.take()
         if left_out is None:
             return
-        event = {"event": "refused", "who": who, "method": path, **_target(request), "outcome": error.code.name, "text": error.text}
+        event = {
+            "event": "refused",
+            "who": who,
+            "method": path,
+            **_target(request),
+            "outcome": error.code.name,
+            "text": error.text,
+        }
         self._audit.note(event | {"left_out": left_out} if left_out else event)
 
 

@@ -50,18 +50,18 @@ class Gate(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    ) -> Handler | None:
         """The handler that gRPC calls in place of the servicer's."""
         path = handler_call_details.method
         guarded = self._guarded.get(path)
         if guarded is not None:
             return guarded
         # gRPC gives None for a method that nobody serves, and takes it for UNIMPLEMENTED.
-        handler: Handler | None = await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
         if handler is None or is_open(path):
-            return handler  # type: ignore[return-value] # see above
+            return handler
         guarded = self._guarded[path] = self._guard(path, handler)
         return guarded
 
@@ -91,7 +91,6 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _stream(self, path: str, behaviour: Stream) -> Stream:
         async def stream(request: object, context: Context) -> AsyncIterator[object]:
-            failure: CallError | None = None
             try:
                 permit = self._admit(path, context)
                 async with contextlib.aclosing(behaviour(request, context)) as messages:  # type: ignore[type-var] # a generator
@@ -99,10 +98,10 @@ class Gate(grpc.aio.ServerInterceptor):
                         # Whoever lost the role, or the token, gets nothing more.
                         permit.require_role()
                         yield message
+                return
             except CallError as error:
                 failure = error
-            if failure:
-                await refuse(context, failure)
+            await refuse(context, failure)
 
         return stream
 
@@ -132,9 +131,7 @@ class Gate(grpc.aio.ServerInterceptor):
         """The permit of a caller that may call `path`, made the present one; raises CallError for every other."""
         shown: Shown | None = None
         try:
-            needed = self._needed.get(path)
-            if needed is None:
-                raise CallError(grpc.StatusCode.PERMISSION_DENIED, "nobody may call this method: no role is set for it")
+            needed = self._role_for(path)
             shown = read_shown(context, self._peers)
             permit = Permit(self._access, shown, needed)
             permit.require_role()
@@ -143,6 +140,12 @@ class Gate(grpc.aio.ServerInterceptor):
             raise
         grant_permit(permit)
         return permit
+
+    def _role_for(self, path: str) -> Role:
+        needed = self._needed.get(path)
+        if needed is None:
+            raise CallError(grpc.StatusCode.PERMISSION_DENIED, "nobody may call this method: no role is set for it")
+        return needed
 
     def _note_refusal(self, path: str, shown: Shown | None, request: object, error: CallError) -> None:
         try:
@@ -157,8 +160,9 @@ class Gate(grpc.aio.ServerInterceptor):
 
 
 def _status(context: Context) -> tuple[str, str]:
-    """How the servicer ended the call; gRPC keeps the code as a number where it was set at all."""
-    code = context.code()
-    names = {status.value[0]: status.name for status in grpc.StatusCode}
+    """How the servicer ended the call; what it raised without a status is gRPC's UNKNOWN."""
+    # The stubs promise a StatusCode; grpc.aio gives the number, and 0 where none was set.
+    code: object = context.code()
     number = code.value[0] if isinstance(code, grpc.StatusCode) else code
-    return names.get(number or 0, "UNKNOWN") if number else "UNKNOWN", context.details() or ""
+    names = {status.value[0]: status.name for status in grpc.StatusCode if status is not grpc.StatusCode.OK}
+    return names.get(number, grpc.StatusCode.UNKNOWN.name), context.details() or ""

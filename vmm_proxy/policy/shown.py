@@ -6,6 +6,7 @@ so that none lies about in memory for the length of a stream.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +35,11 @@ def read_shown(context: grpc.aio.ServicerContext[Any, Any], peers: Peers) -> Sho
     """What the caller of `context` shows; raises CallError UNAUTHENTICATED for an authorization that is no bearer token."""
     peer = peers.of(context)
     certificate = certificate_names(context)
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization":
-            return Shown(peer, certificate, _only_token(context))
-    return Shown(peer, certificate)
-
-
-def _only_token(context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
     shown = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+    return Shown(peer, certificate, _only_token(shown) if shown else None)
+
+
+def _only_token(shown: Sequence[str | bytes]) -> bytes:
     if len(shown) == 1 and isinstance(shown[0], str):
         scheme, _, token = shown[0].partition(" ")
         if scheme.lower() == _SCHEME and valid_token(token):
