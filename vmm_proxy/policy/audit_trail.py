@@ -19,7 +19,6 @@ from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.audit import Audit, AuditError
 from vmm_proxy.policy.roles import Caller
 from vmm_proxy.policy.scarce import Scarce
-from vmm_proxy.policy.shown import Shown
 from vmm_proxy.statuses import CallError
 
 # An entry of the directory with every field in use; more is the caller's own invention and is left out.
@@ -67,11 +66,6 @@ class AuditTrail:
             "text": error.text,
         }
         self._audit.note(event | {"left_out": left_out} if left_out else event)
-
-
-def who_shows(shown: Shown | None) -> str:
-    """Words for a caller that was not let in."""
-    return "unknown" if shown is None else str(shown.peer)
 
 
 def _target(request: object) -> dict[str, object]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
 from guest_transport.peers import Peers
 from vmm_proxy.policy.access import Access
-from vmm_proxy.policy.audit_trail import AuditTrail, who_shows
+from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.method_roles import is_open
 from vmm_proxy.policy.permit import Permit, grant_permit
 from vmm_proxy.policy.roles import Role
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 # Handlers of many message types pass here; none of them is looked into.
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler = grpc.RpcMethodHandler[Any, Any]
+# In quotes: only its stubs are generic.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Unary = Callable[[Any, Context], Awaitable[Any]]
 Stream = Callable[[Any, Context], AsyncIterator[Any]]
 
@@ -129,10 +130,10 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _admit(self, path: str, context: Context, request: object = None) -> Permit:
         """The permit of a caller that may call `path`, made the present one; raises CallError for every other."""
-        shown: Shown | None = None
+        shown = Shown(self._peers.of(context))
         try:
             needed = self._role_for(path)
-            shown = read_shown(context, self._peers)
+            shown = read_shown(context, shown.peer)
             permit = Permit(self._access, shown, needed)
             permit.require_role()
         except CallError as error:
@@ -147,11 +148,11 @@ class Gate(grpc.aio.ServerInterceptor):
             raise CallError(grpc.StatusCode.PERMISSION_DENIED, "nobody may call this method: no role is set for it")
         return needed
 
-    def _note_refusal(self, path: str, shown: Shown | None, request: object, error: CallError) -> None:
+    def _note_refusal(self, path: str, shown: Shown, request: object, error: CallError) -> None:
         try:
-            who = self._access.judge(shown).name if shown else who_shows(shown)
+            who = self._access.judge(shown).name
         except CallError:
-            who = who_shows(shown)
+            who = str(shown.peer)
         if request is not None:
             self._trail.refused(path, who, request, error)
         elif (left_out := self._refusals.take()) is not None:
