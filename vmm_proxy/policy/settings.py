@@ -20,7 +20,7 @@ import msgspec
 from guest_transport.errors import SettingsError
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.roles import ROLES, Grant, Role, RoleName
-from vmm_proxy.policy.tokens import grant_of, read_tokens
+from vmm_proxy.policy.tokens import Token, grant_of, read_tokens
 
 DefaultRole = Literal["none", "viewer", "operator", "admin"]
 K = TypeVar("K")
@@ -80,7 +80,7 @@ def access_rules(settings: AccessSettings, where: str, *, loopback_only: bool) -
         users=_frozen(users),
         groups=_frozen(groups),
         certificates=_frozen(certificates),
-        tokens=read_tokens(_token_file(settings.token_file, where)) if settings.token_file is not None else (),
+        tokens=_tokens(settings.token_file, f"{where}: access.token_file") if settings.token_file is not None else (),
         unix_role=None if settings.unix == "peer" else ROLES[settings.unix],
         socket_group=_default(settings.socket_group),
         loopback=_default(settings.loopback) if loopback_only else None,
@@ -91,11 +91,14 @@ def _default(name: DefaultRole) -> Role | None:
     return None if name == "none" else ROLES[name]
 
 
-def _token_file(text: str, where: str) -> Path:
+def _tokens(text: str, where: str) -> tuple[Token, ...]:
     path = Path(text)
     if not path.is_absolute():
-        raise SettingsError(f"{where}: access.token_file: must be an absolute path, not {text[:120]!a}")
-    return path
+        raise SettingsError(f"{where}: must be an absolute path, not {text[:120]!a}")
+    try:
+        return read_tokens(path)
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from error
 
 
 def _certificate(name: str, where: str) -> str:
