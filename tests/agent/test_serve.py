@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -144,6 +145,27 @@ def test_a_collector_that_hangs_holds_up_neither_the_end_nor_the_waiting_caller(
         assert time.monotonic() - begun < 5
         assert call.result(20).error != ""
         assert not Path(f"/proc/{collector}").exists()
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_an_agent_that_is_killed_takes_its_hanging_collector_along(door: str, tmp_path: Path) -> None:
+    rack = tmp_path / "hanging.toml"
+    rack.write_text(HANGING)
+    with running_agent("--simulate", str(rack), "--grpc", door, "--http", "off") as agent:
+        (collector,) = agent.children()
+        watch = os.pidfd_open(collector)
+        try:
+            # It sleeps once it hangs, and not before: its start is all work.
+            deadline = time.monotonic() + 20
+            while _state_of(collector) != "S" and time.monotonic() < deadline:
+                os.sched_yield()
+            assert agent.end(signal.SIGKILL) == -signal.SIGKILL
+            assert select.select([watch], [], [], 20)[0] == [watch]
+        finally:
+            os.close(watch)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix", "http"])

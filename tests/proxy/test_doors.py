@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import time
@@ -141,6 +142,16 @@ async def test_what_a_hostile_guest_sends_never_reaches_the_log_raw(sockets: Pat
         assert "forged" not in err
         assert "\x1b" not in err
         assert all(" vmm_proxy." in line or " guest_transport." in line for line in err.splitlines()), err
+
+
+async def test_a_low_soft_limit_of_descriptors_does_not_limit_the_guests(sockets: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        async with processes.serving("--grpc", f"unix:{sockets}/proxy") as proxy:
+            assert resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE)[0] == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_a_second_proxy_on_one_socket_is_refused_in_one_line(sockets: Path) -> None:
