@@ -179,6 +179,7 @@ def explain(guests: list[Child], proxy: Child) -> None:
         f"  export GUESTCTL_PROXY={proxy.address}",
         f"  {guestctl} list",
         f"  {guestctl} gpu {guests[0].name}",
+        f"  {guestctl} gpu --all -o json",
         f"  {guestctl} -o json sys {guests[0].name}",
         f"  {guestctl} --guest {guests[0].address} info",
         "",

@@ -46,6 +46,9 @@ class Fleet:
         self.called_with_deadline: list[float | None] = []
         self.watched_interval_seconds: float | None = None
         self.collect_breaks = False
+        # Cleared: one more guest is silent.
+        self.collect_goes_on = threading.Event()
+        self.collect_goes_on.set()
 
     def guest(self, vm_id: str, context: Context) -> Guest:
         self.called_with_deadline.append(context.time_remaining())
@@ -177,6 +180,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             yield fleet_pb2.CollectGpuInfoResponse(guest=fleet_pb2.GuestGpuInfo(guest_id=vm_id, status=status))
         for outcome in self._outcomes(request.selector):
             yield fleet_pb2.CollectGpuInfoResponse(guest=outcome)
+        self._fleet.collect_goes_on.wait(30)
         if self._fleet.collect_breaks:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
 

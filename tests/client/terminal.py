@@ -37,8 +37,9 @@ class Terminal:
     """A pseudo-terminal with one command on it."""
 
     def __init__(self, columns: int, lines: int) -> None:
-        self._controller, self.slave = pty.openpty()
-        self.before = termios.tcgetattr(self.slave)
+        self._controller, slave = pty.openpty()
+        self.slave: int | None = slave
+        self.before = self.settings()
         self._text = ""
         self._news = threading.Condition()
         self.process: subprocess.Popen[bytes]
@@ -69,7 +70,13 @@ class Terminal:
             if not data:
                 return
 
+    def settings(self) -> list[object]:
+        """How it is set now."""
+        assert self.slave is not None
+        return termios.tcgetattr(self.slave)
+
     def _size(self, columns: int, lines: int) -> None:
+        assert self.slave is not None
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def resize(self, columns: int, lines: int) -> None:
@@ -114,12 +121,23 @@ class Terminal:
         """Wait for its end; its exit status."""
         return self.process.wait(30)
 
+    def everything(self) -> str:
+        """All that it wrote in its life, which is over; the terminal is closed with it."""
+        self.end()
+        self._hang_up()
+        return self.text
+
+    def _hang_up(self) -> None:
+        if self.slave is not None:
+            os.close(self.slave)
+            self.slave = None
+        self._reader.join(10)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.slave)
-        self._reader.join(10)
+        self._hang_up()
         os.close(self._controller)
 
 

@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import tempfile
-import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.client.fake_proxy import Fleet
 from tests.client.terminal import COMMAND, ENTER, LEAVE, Terminal, environment, on_terminal, widest, without_looks
 from tests.round_trip.processes import running
 
@@ -78,9 +78,11 @@ def _shows_all(frame: list[str]) -> bool:
 
 
 def _left_as_it_was(terminal: Terminal) -> None:
-    assert termios.tcgetattr(terminal.slave) == terminal.before
+    assert terminal.settings() == terminal.before
     text = terminal.written(LEAVE)
     assert text.count(ENTER) == text.count(LEAVE)
+    if terminal.process.returncode is not None:
+        text = terminal.everything()
     assert text.endswith(LEAVE), "nothing is said after the screen is given back"
 
 
@@ -169,7 +171,8 @@ def test_top_waits_for_a_proxy_that_goes_away_with_its_last_values_in_view(host:
 def test_top_of_a_proxy_that_is_not_there_says_so_and_takes_no_screen(host: Host) -> None:
     with on_terminal("top", "--proxy", f"unix:{host.folder}/nobody") as terminal:
         assert terminal.end() == 4
-        text = terminal.written("is the address right")
+        text = terminal.everything()
+        assert "is the address right" in text
         assert ENTER not in text
         assert text.count("\r\n") == 1
 
@@ -177,7 +180,7 @@ def test_top_of_a_proxy_that_is_not_there_says_so_and_takes_no_screen(host: Host
 def test_a_terminal_that_can_show_no_screen_gets_tables(proxy: str) -> None:
     with on_terminal("top", "--proxy", proxy, "--count", "2", "--interval", "1", columns=70, TERM="dumb") as terminal:
         assert terminal.end() == 0
-        text = terminal.written("vm-stopped: stopped")
+        text = terminal.everything()
         assert "\x1b[H" not in text
         assert text.count("4 guests, 1 failing") == 2
         assert widest(text.split("\r\n")) <= 70
@@ -267,10 +270,23 @@ def test_all_guests_on_a_narrow_terminal_are_whole_and_fold_between_words(proxy:
     for columns in (140, 100, 60):
         with on_terminal("gpu", "--all", "--proxy", proxy, columns=columns, NO_COLOR="1") as terminal:
             assert terminal.end() == 0
-            shown[columns] = without_looks(terminal.written("vm-stopped")).replace("\r\n", "\n")
+            shown[columns] = without_looks(terminal.everything().rpartition("\x1b[K")[2]).replace("\r\n", "\n")
         assert widest(shown[columns].split("\n")) <= columns
         for index in range(8):
             assert f"GPU-8e1f0a{index}3-2c47-4d6b-a9f0-53b7c6d1e2{index}8" in shown[columns], "no UUID is broken in two"
         assert "…" not in shown[columns]
     assert sum("GPU-8e1f0a03" in line and " W" in line for line in shown[140].split("\n")) == 1
     assert sum("GPU-8e1f0a03" in line and " W" in line for line in shown[100].split("\n")) == 0
+
+
+def test_control_c_while_one_guest_is_silent_shows_those_that_answered(fleet: Fleet, address: str) -> None:
+    fleet.collect_goes_on.clear()
+    with on_terminal("gpu", "--all", "--proxy", address) as terminal:
+        terminal.written("2 answered, waiting for more")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+        text = terminal.everything()
+        assert text.endswith("guestctl: interrupted\r\n")
+        assert "vm1: 1 GPU" in text
+        assert "vm2: no NVIDIA GPU" in text
+    fleet.collect_goes_on.set()
