@@ -92,8 +92,10 @@ class Child:
 
     async def page(self) -> str:
         """Where its page is, once it is there."""
-        while (found := LISTENING.search(self._log.read_text(encoding="utf-8", errors="replace"))) is None:  # noqa: ASYNC110 - it is another process that writes
+        found = None
+        while found is None:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            found = LISTENING.search(self._log.read_text(encoding="utf-8", errors="replace"))
         return f"http://{found[1]}/"
 
     async def wait(self) -> None:
