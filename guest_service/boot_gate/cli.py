@@ -7,7 +7,6 @@ way, our own faults and a report that cannot be written included, is a refusal: 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import traceback
@@ -112,8 +111,6 @@ def _print(report: str) -> None:
         sys.stdout.write(report + "\n")
         sys.stdout.flush()
     except OSError as error:
-        # What is still buffered would fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         _leave(REFUSED, f"boot gate: refused: the report cannot be written: {error.strerror}")
 
 
