@@ -169,7 +169,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
             ending.push_async_callback(libvirt.close)
         await parts.server.start(setup.listen)
         ending.push_async_callback(parts.stop_serving)
-        log.info("%d guests are known", len(directory))
+        log.info("guests known: %d", len(directory))
         await ending.enter_async_context(reloaded_on_hangup(notifier, lambda: _reload(parts, setup, read_again)))
         await ending.enter_async_context(notifier.watched())
         notifier.ready(f"listening on {', '.join(map(str, parts.server.addresses))}")
