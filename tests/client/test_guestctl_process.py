@@ -72,6 +72,18 @@ def test_a_pipe_that_knows_ascii_only_gets_escapes_and_no_traceback(fleet: Fleet
     assert b"GPU-\\xfc" in done.stdout
 
 
+def test_a_guest_behind_a_relay_that_cannot_be_reached_is_one_line(socket_folder: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "gpu", "--guest", f"hvsock:{socket_folder}/nobody:8000"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1), done.stderr
+    assert done.stderr.startswith("guestctl: ")
+
+
 def _on_terminal(*arguments: str, **more: str) -> bytes:
     controller, terminal = pty.openpty()
     try:
