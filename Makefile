@@ -8,7 +8,8 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel clean \
+  bench bench-sample bench-gate bench-ahead bench-stall
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -17,7 +18,7 @@ help:
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make wheel          dist/guestscope-VERSION-py3-none-any.whl'
-	@echo 'make bench-…        one benchmark: sample, gate, ahead, stall'
+	@echo 'make bench          all benchmarks; bench-sample, bench-gate, bench-ahead, bench-stall: one of them'
 	@echo 'make lock           newer dependencies'
 	@echo 'make clean          removes .venv and what was built'
 
@@ -55,6 +56,8 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+bench: bench-sample bench-gate bench-ahead bench-stall
 
 # One sample, process start to exit, against a C program that does the same work.
 bench-sample: $(READY)
