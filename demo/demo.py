@@ -207,6 +207,7 @@ def explain(guests: list[Child], pages: list[str], proxy: Child) -> None:
         f"  export GUESTCTL_PROXY={proxy.address}",
         f"  {guestctl} list",
         f"  {guestctl} gpu {guests[0].name}",
+        f"  {guestctl} top",
         f"  {guestctl} -o json sys {guests[0].name}",
         f"  {guestctl} --guest {guests[0].address} info",
         "",
