@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,6 +131,8 @@ def check_sources(setup: Setup) -> list[str]:
 
 def run(setup: Setup, read_again: Callable[[], Setup]) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP takes the access rules of `read_again`. Returns the exit status."""
+    # Until it can be heeded a hang-up is not to end the process, and while it stops neither.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier = Notifier.take(os.environ, os.getpid())
     return run_server(lambda stop: serve(setup, stop, read_again, notifier))
 
@@ -153,18 +156,26 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         registered=registered,
         allow_plaintext=plain,
     )
+    started = asyncio.Event()
+
+    async def reload() -> None:
+        # What the service manager hears at its end must not come before the listeners are there.
+        await started.wait()
+        await _reload(parts, setup, read_again)
+
     async with contextlib.AsyncExitStack() as ending:
         ending.push_async_callback(parts.close)
         await asyncio.to_thread(audit.open)
         if folder:
             await folder.start()
             ending.push_async_callback(folder.close)
+        await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         await parts.server.start(setup.listen)
         ending.push_async_callback(parts.stop_serving)
         log.info("%d guests are known", len(directory))
-        await ending.enter_async_context(reloaded_on_hangup(notifier, lambda: _reload(parts, setup, read_again)))
         await ending.enter_async_context(notifier.watched())
         notifier.ready(f"listening on {', '.join(map(str, parts.server.addresses))}")
+        started.set()
         await stop.wait()
         notifier.stopping()
 
