@@ -19,8 +19,10 @@ from guest_transport.serving import run as run_server
 from guest_transport.tls import ServerTls
 from vmm_proxy.audit import Audit
 from vmm_proxy.config import Setup
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory import Directory
 from vmm_proxy.directory_service import DirectoryService
+from vmm_proxy.domains.guests import LibvirtSource
+from vmm_proxy.domains.settings import require_module
 from vmm_proxy.fleet import FleetService
 from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
@@ -82,7 +84,8 @@ def build(
     """The parts of a proxy for the guests of `directory`; without `access` by the rules of an empty configuration."""
     rules = access or AccessRules(own_uid=os.geteuid(), own_gid=os.getegid())
     judge, audit = Access(rules), audit or Audit(None, wall_clock)
-    upstreams = Upstreams(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=_noting_wrong_guests(audit))
+    trail = AuditTrail(audit, time.monotonic)
+    upstreams = Upstreams(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=trail.wrong_guest)
     looks = Looks(upstreams, wall_clock)
     watches = Watches(upstreams, wall_clock, sleep)
     peers = Peers()
@@ -96,7 +99,7 @@ def build(
     writer = DirectoryService(registered, allow_plaintext=allow_plaintext)
     server = GrpcServer(
         [proxied_api(upstreams), fleet.service(), writer.service()],
-        interceptors=[Gate(judge, peers, AuditTrail(audit, time.monotonic), method_roles(), time.monotonic)],
+        interceptors=[Gate(judge, peers, trail, method_roles(), time.monotonic)],
         peers=peers,
         identify_unix=rules.unix_role is None,
         tls=tls,
@@ -104,21 +107,10 @@ def build(
     return Parts(directory, upstreams, looks, watches, judge, audit, server)
 
 
-def _noting_wrong_guests(audit: Audit) -> Callable[[GuestEntry, bytes], None]:
-    noted: dict[str, bytes] = {}
-
-    def note(entry: GuestEntry, shown: bytes) -> None:
-        # A caller who asks in a loop makes a connection each time; what is new is the first of them.
-        if noted.get(entry.id) != shown:
-            noted[entry.id] = shown
-            pinned = entry.instance_id.hex()
-            audit.note({"event": "wrong guest", "guest": entry.id, "pinned": pinned, "shown": shown[:64].hex()})
-
-    return note
-
-
 def check_sources(setup: Setup) -> list[str]:
-    """Why files of the directory's folder are refused; raises SettingsError for a damaged file of registered guests. Blocks."""
+    """Why files of the directory's folder are refused; raises SettingsError for what would stop the start. Blocks."""
+    if setup.libvirt:
+        require_module()
     directory = Directory(setup.guests)
     if setup.registered_file:
         RegisteredGuests(setup.registered_file, directory, allow_plaintext=setup.allow_plaintext).load()
@@ -147,6 +139,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         await asyncio.to_thread(registered.load)
     folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=plain) if setup.directory_dir else None
     audit = Audit(setup.audit_file, time.time)
+    libvirt = LibvirtSource(setup.libvirt, directory) if setup.libvirt else None
     parts = build(
         directory,
         access=setup.access,
@@ -169,6 +162,9 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         if folder:
             await folder.start()
             ending.push_async_callback(folder.close)
+        if libvirt:
+            libvirt.follower.start()
+            ending.push_async_callback(libvirt.close)
         await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         await parts.server.start(setup.listen)
         ending.push_async_callback(parts.stop_serving)
@@ -184,7 +180,7 @@ async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -
     """Put the access rules, renewed certificates and a moved audit file in force; raises StartError and changes nothing."""
     fresh = await asyncio.to_thread(read_again)
     await asyncio.to_thread(parts.audit.open)
-    parts.access.replace(fresh.access)
+    parts.access.replace(fresh.access.on_the_same_listeners(setup.access))
     parts.upstreams.renew_certificates()
     if needs_restart(setup, fresh):
         log.warning("what else was changed in the configuration needs a restart")
@@ -199,8 +195,9 @@ def needs_restart(before: Setup, after: Setup) -> bool:
             before.allow_plaintext != after.allow_plaintext,
             before.directory_dir != after.directory_dir,
             before.registered_file != after.registered_file,
+            before.libvirt != after.libvirt,
             before.guest_tls != after.guest_tls,
             before.audit_file != after.audit_file,
-            before.access.unix_role != after.access.unix_role,
+            after.access != after.access.on_the_same_listeners(before.access),
         )
     )

@@ -33,6 +33,7 @@ from vmm_proxy.directory import (
     GuestEntry,
     valid_guest_id,
 )
+from vmm_proxy.domains.settings import LibvirtSettings, check_libvirt
 from vmm_proxy.guest_tls import GuestTls
 from vmm_proxy.labels import check_labels
 from vmm_proxy.policy.access import AccessRules
@@ -100,6 +101,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc: Grpc = Grpc()
     http: Http = Http()
     directory: DirectorySettings = DirectorySettings()
+    libvirt: LibvirtSettings = LibvirtSettings()
     guest: tuple[GuestSettings, ...] = ()
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
@@ -115,6 +117,8 @@ class Setup(msgspec.Struct, frozen=True):
     allow_plaintext: bool
     directory_dir: Path | None
     registered_file: Path | None
+    # None: no libvirt is followed.
+    libvirt: LibvirtSettings | None
     access: AccessRules
     tls: ServerTls | None
     guest_tls: GuestTls | None
@@ -144,6 +148,7 @@ def read_setup(
         allow_plaintext=plain,
         directory_dir=_directory_dir(config.directory, where),
         registered_file=_registered_file(config.directory, where),
+        libvirt=check_libvirt(config.libvirt, where),
         access=access_rules(config.access, where, loopback_only=config.tls is None and _loopback_only(listen)),
         tls=server_tls(config.tls, where),
         guest_tls=usual_tls,

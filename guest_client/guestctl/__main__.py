@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 from guest_client.guestctl.cli import run
+from guest_transport.standard_streams import run_door
 
 
 def main() -> int:
     """Run the command; returns its exit status."""
-    return run(sys.argv[1:])
+    return run_door("guestctl", lambda: run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

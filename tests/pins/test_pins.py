@@ -140,6 +140,25 @@ async def test_the_audit_log_tells_once_who_answered_in_whose_place(sockets: Pat
     }
 
 
+async def test_a_vm_that_shows_another_identity_each_time_fills_no_disk(sockets: Path) -> None:
+    audit = Audit(sockets / "audit", lambda: 0.0)
+    await asyncio.to_thread(audit.open)
+
+    async def new_each_time(stream: Stream) -> None:
+        await answer_as(stream, str(len(guest.requests)).encode() * 30_000)
+
+    async with (
+        raw_guest(str(sockets / "g"), new_each_time) as guest,
+        running_proxy(sockets / "proxy", audit=audit) as proxy,
+    ):
+        proxy.add("vm1", guest.address, instance_id=OURS)
+        for _ in range(80):
+            assert (await failed(proxy))[0] is not grpc.StatusCode.OK
+        assert proxy.upstreams.reach("vm1").wrong_guests > 60
+    assert 0 < len((sockets / "audit").read_text().splitlines()) <= 60
+    assert (sockets / "audit").stat().st_size < 60 * 400
+
+
 async def test_a_guest_that_sends_its_callers_to_a_new_connection_is_checked_on_it_and_drops_no_call(sockets: Path) -> None:
     held, let_go = asyncio.Event(), asyncio.Event()
 

@@ -130,6 +130,9 @@ async def test_on_a_listener_for_others_only_a_token_helps_also_from_this_machin
             assert await codes(address, secured) == [NO_CREDENTIALS] * 2
             assert await codes(address, secured, bearer("grafana")) == [OK, DENIED]
             assert await codes(address, secured, bearer("other")) == [NO_CREDENTIALS] * 2
+            path.write_text(path.read_text().replace(tls(sockets, mutual=False), ""))
+            assert "needs a restart" in await reloaded(proxy)
+            assert await codes(address, secured) == [NO_CREDENTIALS] * 2, "the listener is still the one for others"
             status, _, err = await proxy.stop()
             assert status == 0
             assert secret("grafana") not in err

@@ -50,6 +50,11 @@ def written(folder: Path, text: str) -> Path:
         (GUEST + "gpus = ['3b']\n", "guest[0].gpus: '3b' is no PCI address"),
         (GUEST + GUEST, "guest vm1 is known already"),
         (GUEST + "[[guest]]\nid = 'vm2'\naddress = 'vsock:3:8000'\n", "guest vm2: its address belongs to the running guest vm1"),
+        ("[libvirt]\nurl = 'qemu:///system'\n", "libvirt.url: unknown key"),
+        ("[libvirt]\nuri = 'qemu'\n", "libvirt.uri: 'qemu' is no libvirt URI"),
+        ("[libvirt]\nuri = 'qemu+ssh://other/system'\n", "libvirt.uri: 'qemu+ssh://other/system' names another host"),
+        ("[libvirt]\nuri = 'qemu://[/system'\n", "libvirt.uri: 'qemu://[/system' is no libvirt URI"),
+        ("[libvirt]\nuri = 'qemu:///system'\nport = 0\n", "libvirt.port: must be from 1"),
         ("[grpc\n", "not TOML"),
     ],
 )
