@@ -196,6 +196,7 @@ def needs_restart(before: Setup, after: Setup) -> bool:
             before.directory_dir != after.directory_dir,
             before.registered_file != after.registered_file,
             before.libvirt != after.libvirt,
+            (before.tls is None) != (after.tls is None),
             before.guest_tls != after.guest_tls,
             before.audit_file != after.audit_file,
             after.access != after.access.on_the_same_listeners(before.access),

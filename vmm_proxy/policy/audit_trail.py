@@ -74,6 +74,7 @@ class AuditTrail:
 
     def wrong_guest(self, entry: GuestEntry, shown: bytes) -> None:
         """Say that another VM, which showed `shown`, answered in the place of a pinned guest; once for each that comes."""
+        shown = shown[:_SHOWN_BYTES]
         if self._wrong.get(entry.id) == shown:
             return
         left_out = self._wrong_guests.take()
@@ -84,7 +85,7 @@ class AuditTrail:
             "event": "wrong guest",
             "guest": entry.id,
             "pinned": entry.instance_id.hex(),
-            "shown": shown[:_SHOWN_BYTES].hex(),
+            "shown": shown.hex(),
         }
         self._audit.note(event | {"left_out": left_out} if left_out else event)
 
