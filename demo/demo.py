@@ -208,6 +208,7 @@ def explain(guests: list[Child], pages: list[str], proxy: Child) -> None:
         f"  {guestctl} list",
         f"  {guestctl} gpu {guests[0].name}",
         f"  {guestctl} top",
+        f"  {guestctl} gpu --all -o json",
         f"  {guestctl} -o json sys {guests[0].name}",
         f"  {guestctl} --guest {guests[0].address} info",
         "",

@@ -9,12 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
 from guest_api import guest_api_pb2
@@ -126,30 +122,6 @@ def test_shutdown_asks_on_a_terminal(fleet: Fleet, address: str, answer: bytes, 
     os.close(controller)
     assert fleet.guests["vm1"].shut_down == shut_down
     assert process.returncode == (0 if shut_down else 130)
-
-
-@pytest.fixture
-def silent(socket_folder: Path) -> Iterator[tuple[str, threading.Event]]:
-    """A server that never answers; the event is set when a call has arrived."""
-    arrived, release = threading.Event(), threading.Event()
-
-    def wait(request: bytes, context: Any) -> bytes:
-        arrived.set()
-        release.wait(30)
-        return b""
-
-    class Silent(grpc.GenericRpcHandler):
-        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
-            return grpc.unary_unary_rpc_method_handler(wait)
-
-    pool = futures.ThreadPoolExecutor(1)
-    server = grpc.server(pool, handlers=[Silent()])
-    server.add_insecure_port(f"unix:{socket_folder}/silent")
-    server.start()
-    yield f"unix:{socket_folder}/silent", arrived
-    release.set()
-    server.stop(None).wait()
-    pool.shutdown()
 
 
 def test_control_c_ends_a_call_that_hangs(silent: tuple[str, threading.Event]) -> None:
