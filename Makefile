@@ -1,22 +1,37 @@
-# Commands of this repository. Each one makes what it needs; nothing here needs more than python3 (3.11 or newer), its venv module, gcc and make.
+# Commands of this repository. Each one makes what it needs; nothing here needs more than python3 (3.11 or newer), its venv module,
+# gcc and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Errors only: Debian 12's pip warns of one dependency that has no wheel.
+PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel bench bench-sample bench-gate bench-ahead bench-stall clean
+
+help:
+	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
+	@echo 'make test           all tests; TESTS=tests/proxy runs some of them'
+	@echo 'make check          all tests and every other check'
+	@echo 'make lint types     style and imports; types'
+	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
+	@echo 'make wheel          dist/guestscope-VERSION-py3-none-any.whl'
+	@echo 'make bench-…        one benchmark: sample, gate, ahead, stall'
+	@echo 'make lock           newer dependencies'
+	@echo 'make clean          removes .venv and what was built'
 
 $(READY): requirements/dev.lock.txt pyproject.toml
-	@$(PYTHON) -c 'import sys, ssl, venv; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) must be 3.11 or newer, with venv and ssl (Debian: python3, python3-venv); or: make PYTHON=…" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock.txt
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
-	touch $@
+	@echo 'Installing the locked dependencies into $(VENV), once (about a minute)…'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --require-hashes -r requirements/dev.lock.txt
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --no-build-isolation --no-index -e .
+	@touch $@
 
 demo: $(READY)
-	$(BIN)/python demo/demo.py $(if $(ONCE),--once)
+	@$(BIN)/python demo/demo.py $(if $(ONCE),--once)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 $(TESTS)
@@ -61,6 +76,9 @@ bench-stall: $(READY)
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --upgrade -o requirements/dev.lock.txt
+
+wheel: $(READY)
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
 	rm -rf $(VENV) build dist

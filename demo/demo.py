@@ -28,6 +28,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from guest_client import AsyncProxyClient, ClientError
 from guest_client.dialing import dialled
 from guest_client.guestctl import tables
+from guest_client.guestctl.gpu_table import GpuTable
 from guest_transport.logs import escape
 
 # A cold start of three Python processes on one slow core; a server that is not up by then is broken.
@@ -163,7 +164,7 @@ async def show(proxy_address: str, vm_ids: list[str]) -> None:
     """Ask for the GPUs of every guest through the proxy, and print them."""
     async with AsyncProxyClient(proxy_address) as proxy:
         answers = await asyncio.gather(*(proxy.gpu_info(vm_id) for vm_id in vm_ids))
-    sys.stdout.write(tables.render(tables.gpus(dict(zip(vm_ids, answers, strict=True)))))
+    sys.stdout.write(tables.render(GpuTable(dict(zip(vm_ids, answers, strict=True)))))
 
 
 def explain(guests: list[Child], proxy: Child) -> None:

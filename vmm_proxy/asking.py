@@ -27,6 +27,10 @@ SWALLOWED_SECONDS = 0.5
 REDIAL_PATIENCE_SECONDS = CONNECT_SECONDS + 0.2
 
 
+class NotSentError(CallError):
+    """The line takes no new calls any more: the guest has not seen this one."""
+
+
 async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
     """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError."""
     loop = asyncio.get_running_loop()
@@ -36,6 +40,9 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
             call = line.rpc(method.guest_path)(b"", timeout=deadline - started, metadata=metadata)
             wire = await call
         except grpc.aio.AioRpcError as error:
+            if line.spent and never_connected(error):
+                text = f"guest {guest_id}: unreachable: the connection has ended"
+                raise NotSentError(grpc.StatusCode.UNAVAILABLE, text) from error
             if not _worth_a_redial(error, loop.time() - started):
                 raise
             call = line.rpc(method.guest_path)(b"", timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)

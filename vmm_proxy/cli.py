@@ -6,8 +6,10 @@ only, so that help and `check-config` are quick.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import resource
+import sys
 from pathlib import Path
 
 import click
@@ -16,6 +18,8 @@ from guest_transport.errors import SettingsError, StartError
 from guest_transport.logs import log_to_stderr
 
 _FILE = click.Path(path_type=Path)
+# Longer than any token, so that a wrong file is refused and not read whole.
+_TOKEN_LINE_LIMIT = 1024
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,18 +39,19 @@ def main() -> None:
 def serve(
     config: Path | None, grpc_flags: tuple[str, ...], http_flag: str | None, guest_flags: tuple[str, ...], log_format: str
 ) -> None:
-    """Serve until SIGTERM or SIGINT; calls in flight are finished first."""
-    from guest_transport import serving  # noqa: PLC0415 - gRPC takes 0.1 s to import and help does not need it
-    from vmm_proxy import app  # noqa: PLC0415 - the same
+    """Serve until SIGTERM or SIGINT; calls in flight are finished first. SIGHUP reads access rules and certificates again."""
+    from vmm_proxy import app  # noqa: PLC0415 - gRPC takes 0.1 s to import and help does not need it
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - the same
+
+    read = functools.partial(read_setup, config, grpc_flags=grpc_flags, http_flag=http_flag, guest_flags=guest_flags)
 
     log_to_stderr(log_format)
     _allow_many_descriptors()
     try:
-        setup = read_setup(config, grpc_flags=grpc_flags, http_flag=http_flag, guest_flags=guest_flags)
+        setup = read()
     except StartError as error:
         _refuse(error)
-    raise SystemExit(serving.run(lambda stop: app.serve(setup, stop)))
+    raise SystemExit(app.run(setup, read))
 
 
 @main.command()
@@ -72,6 +77,23 @@ def _allow_many_descriptors() -> None:
     """One connection per guest: the usual soft limit of 1024 would end at a thousand guests, and the hard limit is the operator's word."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@main.command()
+def hash_token() -> None:
+    """Read a bearer token from stdin and print what stands for it in access.token_file.
+
+    Make one with: openssl rand -hex 32
+    """
+    from vmm_proxy.policy.tokens import TOKEN_RULE, token_hash, valid_token  # noqa: PLC0415 - see serve
+
+    if sys.stdin.isatty():
+        token = click.prompt("Token", hide_input=True, err=True)
+    else:
+        token = sys.stdin.readline(_TOKEN_LINE_LIMIT).removesuffix("\n")
+    if not valid_token(token):
+        _refuse(SettingsError(f"hash-token: the token must be {TOKEN_RULE}"))
+    click.echo(token_hash(token))
 
 
 def _refuse(error: StartError) -> None:

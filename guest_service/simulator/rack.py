@@ -100,7 +100,7 @@ def load_rack(name_or_file: str) -> Rack:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         allowed = ", ".join(BUILT_IN_RACKS)
-        raise RackError(f"rack {name_or_file}: {reason}: neither a file that can be read nor one of {allowed}") from error
+        raise RackError(f"rack {name_or_file}: neither one of {allowed} nor a file that can be read: {reason}") from error
     if len(data) > RACK_LIMIT_BYTES:
         raise RackError(f"rack {name_or_file}: larger than {RACK_LIMIT_BYTES} bytes")
     return parse_rack(data, name_or_file)

@@ -172,7 +172,7 @@ def test_a_rack_that_overwhelms_the_parser_is_refused_in_one_short_line(toml: st
 
 @pytest.mark.parametrize("name", ["h100", "", "/nowhere/rack.toml", "H200", "h200\0"])
 def test_a_rack_that_is_not_there_is_refused_with_the_built_in_names(name: str) -> None:
-    with pytest.raises(RackError, match="neither a file that can be read nor one of h200, h200x8, no-driver, none"):
+    with pytest.raises(RackError, match="neither one of h200, h200x8, no-driver, none nor a file that can be read: "):
         load_rack(name)
 
 
