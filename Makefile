@@ -8,13 +8,14 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel clean \
+.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel vm-test clean \
   bench bench-sample bench-gate bench-ahead bench-stall
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
 	@echo 'make test           all tests; TESTS=tests/proxy runs some of them'
 	@echo 'make check          all tests and every other check'
+	@echo 'make vm-test        agent, proxy and client over real vsock, in an emulated VM'
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make wheel          dist/guestscope-VERSION-py3-none-any.whl'
@@ -36,6 +37,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+# Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static) is printed and skipped.
+vm-test: $(READY)
+	-$(BIN)/python -m tests.vm.kernel
+	$(BIN)/python -m pytest -m vm tests/vm
 
 check: proto-check lint types test
 
