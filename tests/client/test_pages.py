@@ -44,9 +44,3 @@ def test_every_error_and_every_exit_status_is_documented() -> None:
         assert f"{flag} " in page or f"`{flag}`" in page
     for subject in Subject:
         assert f"`{subject.value}" in page
-
-
-def test_the_links_of_the_pages_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
-        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
