@@ -168,7 +168,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         await parts.server.start(setup.listen)
         ending.push_async_callback(parts.stop_serving)
-        log.info("%d guests are known", len(directory))
+        log.info("guests known: %d", len(directory))
         await ending.enter_async_context(notifier.watched())
         notifier.ready(f"listening on {', '.join(map(str, parts.server.addresses))}")
         started.set()
