@@ -42,6 +42,9 @@ _TLS_REFUSALS = {
     "handshake failed": "the handshake failed",
 }
 
+# What gRPC says where the deadline ran out here; a server's own words say more.
+_OWN_DEADLINE: Final = re.compile(r"(Stream removed \()?Deadline Exceeded\)?")
+
 
 class ClientError(Exception):
     """Anything that this package raises for what is not the caller's mistake."""
@@ -142,6 +145,8 @@ def failure(code: grpc.StatusCode, details: str, *, method: str, address: str) -
     """The error of `code`'s class with `details` made safe to show."""
     connecting = _CONNECT_FAILED.fullmatch(details)
     reason = f"cannot connect: {_why(connecting['all'], connecting['last'])}" if connecting else details
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
+        reason = "no answer came within this call's time"
     if len(reason) > REASON_LIMIT_CHARACTERS:
         reason = reason[:REASON_LIMIT_CHARACTERS] + "…"
     return _BY_CODE.get(code, CallError)(code, escape(reason), method=method, address=address)

@@ -20,9 +20,9 @@ def _run() -> int:
     # C-core logs to stderr in a format of its own, and what a hostile guest sends is in its lines. Set GRPC_VERBOSITY to see
     # them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from vmm_proxy.cli import main as command  # noqa: PLC0415 - after the environment is set
+    from vmm_proxy.cli import run  # noqa: PLC0415 - after the environment is set
 
-    return command() or 0
+    return run(sys.argv[1:])
 
 
 if __name__ == "__main__":

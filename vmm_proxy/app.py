@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from guest_transport.serving import run as run_server
 from guest_transport.tls import ServerTls
 from vmm_proxy.audit import Audit
 from vmm_proxy.config import Setup
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory import Directory
 from vmm_proxy.directory_service import DirectoryService
 from vmm_proxy.domains.guests import LibvirtSource
 from vmm_proxy.domains.settings import require_module
@@ -83,7 +84,8 @@ def build(
     """The parts of a proxy for the guests of `directory`; without `access` by the rules of an empty configuration."""
     rules = access or AccessRules(own_uid=os.geteuid(), own_gid=os.getegid())
     judge, audit = Access(rules), audit or Audit(None, wall_clock)
-    upstreams = Upstreams(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=_noting_wrong_guests(audit))
+    trail = AuditTrail(audit, time.monotonic)
+    upstreams = Upstreams(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=trail.wrong_guest)
     looks = Looks(upstreams, wall_clock)
     watches = Watches(upstreams, wall_clock, sleep)
     peers = Peers()
@@ -97,25 +99,12 @@ def build(
     writer = DirectoryService(registered, allow_plaintext=allow_plaintext)
     server = GrpcServer(
         [proxied_api(upstreams), fleet.service(), writer.service()],
-        interceptors=[Gate(judge, peers, AuditTrail(audit, time.monotonic), method_roles(), time.monotonic)],
+        interceptors=[Gate(judge, peers, trail, method_roles(), time.monotonic)],
         peers=peers,
         identify_unix=rules.unix_role is None,
         tls=tls,
     )
     return Parts(directory, upstreams, looks, watches, judge, audit, server)
-
-
-def _noting_wrong_guests(audit: Audit) -> Callable[[GuestEntry, bytes], None]:
-    noted: dict[str, bytes] = {}
-
-    def note(entry: GuestEntry, shown: bytes) -> None:
-        # A caller who asks in a loop makes a connection each time; what is new is the first of them.
-        if noted.get(entry.id) != shown:
-            noted[entry.id] = shown
-            pinned = entry.instance_id.hex()
-            audit.note({"event": "wrong guest", "guest": entry.id, "pinned": pinned, "shown": shown[:64].hex()})
-
-    return note
 
 
 def check_sources(setup: Setup) -> list[str]:
@@ -134,6 +123,8 @@ def check_sources(setup: Setup) -> list[str]:
 
 def run(setup: Setup, read_again: Callable[[], Setup]) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP takes the access rules of `read_again`. Returns the exit status."""
+    # Until it can be heeded a hang-up is not to end the process, and while it stops neither.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier = Notifier.take(os.environ, os.getpid())
     return run_server(lambda stop: serve(setup, stop, read_again, notifier))
 
@@ -158,6 +149,13 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         registered=registered,
         allow_plaintext=plain,
     )
+    started = asyncio.Event()
+
+    async def reload() -> None:
+        # What the service manager hears at its end must not come before the listeners are there.
+        await started.wait()
+        await _reload(parts, setup, read_again)
+
     async with contextlib.AsyncExitStack() as ending:
         ending.push_async_callback(parts.close)
         await asyncio.to_thread(audit.open)
@@ -167,12 +165,13 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         if libvirt:
             libvirt.follower.start()
             ending.push_async_callback(libvirt.close)
+        await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         await parts.server.start(setup.listen)
         ending.push_async_callback(parts.stop_serving)
-        log.info("%d guests are known", len(directory))
-        await ending.enter_async_context(reloaded_on_hangup(notifier, lambda: _reload(parts, setup, read_again)))
+        log.info("guests known: %d", len(directory))
         await ending.enter_async_context(notifier.watched())
         notifier.ready(f"listening on {', '.join(map(str, parts.server.addresses))}")
+        started.set()
         await stop.wait()
         notifier.stopping()
 
@@ -181,7 +180,7 @@ async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -
     """Put the access rules, renewed certificates and a moved audit file in force; raises StartError and changes nothing."""
     fresh = await asyncio.to_thread(read_again)
     await asyncio.to_thread(parts.audit.open)
-    parts.access.replace(fresh.access)
+    parts.access.replace(fresh.access.on_the_same_listeners(setup.access))
     parts.upstreams.renew_certificates()
     if needs_restart(setup, fresh):
         log.warning("what else was changed in the configuration needs a restart")
@@ -197,8 +196,9 @@ def needs_restart(before: Setup, after: Setup) -> bool:
             before.directory_dir != after.directory_dir,
             before.registered_file != after.registered_file,
             before.libvirt != after.libvirt,
+            (before.tls is None) != (after.tls is None),
             before.guest_tls != after.guest_tls,
             before.audit_file != after.audit_file,
-            before.access.unix_role != after.access.unix_role,
+            after.access != after.access.on_the_same_listeners(before.access),
         )
     )

@@ -32,7 +32,7 @@ class NotSentError(CallError):
 
 
 async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
-    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError."""
+    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, NotSentError among them."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
@@ -41,18 +41,24 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
             wire = await call
         except grpc.aio.AioRpcError as error:
             if line.spent and never_connected(error):
-                text = f"guest {guest_id}: unreachable: the connection has ended"
-                raise NotSentError(grpc.StatusCode.UNAVAILABLE, text) from error
+                raise _not_sent(guest_id) from error
             if not _worth_a_redial(error, loop.time() - started):
                 raise
             call = line.rpc(method.guest_path)(b"", timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
             wire = await _once_connected(call, line, guest_id)
         answered_with = await call.trailing_metadata()
+    except grpc.aio.UsageError as error:
+        # The line was replaced, and is closed by now, while this call waited for its turn on it.
+        raise _not_sent(guest_id) from error
     except grpc.aio.AioRpcError as error:
         waited = loop.time() - started
         trailers = passed_metadata.to_caller(error.trailing_metadata())
         raise from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal) from error
     return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with) if answered_with else ())
+
+
+def _not_sent(guest_id: str) -> NotSentError:
+    return NotSentError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: unreachable: the connection has ended")
 
 
 def _worth_a_redial(error: grpc.aio.AioRpcError, waited_seconds: float) -> bool:

@@ -9,7 +9,6 @@ Exit status: 0 answered; 1 the call failed, or the answer could not be written; 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -29,8 +28,6 @@ _ENDLESS = {Subject.TOP, Subject.WATCH}
 
 def run(arguments: Sequence[str]) -> int:
     """Read, ask and show; returns the exit status."""
-    # Else gRPC's C core writes lines of its own about a TLS handshake that fails.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         read = guestctl.main(list(arguments), prog_name="guestctl", standalone_mode=False)
         if isinstance(read, Question):

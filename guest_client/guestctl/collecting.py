@@ -10,7 +10,7 @@ import contextlib
 
 from google.rpc import code_pb2, status_pb2
 
-from guest_client.guestctl import csv_view, json_view, opening, standard_output, tables
+from guest_client.guestctl import csv_view, json_view, opening, screen, standard_output, tables
 from guest_client.guestctl.gpu_table import GpuTable, Outcome
 from guest_client.guestctl.listing import require_chosen
 from guest_client.guestctl.question import Chosen, Output, Question
@@ -23,6 +23,7 @@ def show(question: Question, say: Say) -> None:
     chosen = question.chosen or Chosen()
     unknown_fields = UnknownFields(say)
     seen: dict[str, Outcome] = {}
+    waiting = _Waiting(shown=question.output is Output.TABLE and screen.usable())
     if question.output is Output.CSV:
         standard_output.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
     try:
@@ -37,12 +38,31 @@ def show(question: Question, say: Say) -> None:
                 if question.output is not Output.TABLE:
                     standard_output.write(outcome_lines(question.output, outcome))
                 unknown_fields.look_at(outcome)
+                waiting.answered(len(seen))
     finally:
+        waiting.over()
         if question.output is Output.TABLE and seen:
             standard_output.write(tables.render(GpuTable(dict(sorted(seen.items())))))
     require_chosen(chosen, {guest_id for guest_id, outcome in seen.items() if not _unknown(outcome)})
     if question.output is Output.TABLE and not seen:
         standard_output.write("the proxy knows no guests\n")
+
+
+class _Waiting:
+    """A line for somebody who looks on while the slowest guest takes its 15 s; it is gone when the table comes."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+
+    def answered(self, count: int) -> None:
+        """So many guests have answered, or failed to."""
+        if self._shown:
+            standard_output.write(f"\r{count} answered, waiting for more")
+
+    def over(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            standard_output.write("\r\x1b[K")
 
 
 def _unknown(outcome: Outcome) -> bool:

@@ -1,6 +1,7 @@
 """Lines of aligned columns, measured before they are shown, so that a caller can choose another form where they do not fit.
 
-Rejected: rich's Table, which makes room by breaking numbers in two, and takes 25 s for eight thousand cards (measured; this takes 1 s).
+Rejected: rich's Table, which makes room by breaking numbers in two, and takes four times as long (14 s against 3.5 s for eight thousand
+cards, measured on one busy core).
 """
 
 from __future__ import annotations

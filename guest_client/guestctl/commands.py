@@ -21,7 +21,7 @@ _EPILOG = (
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @group_options
-@click.version_option(version("guestscope"), prog_name="guestctl")
+@click.version_option(version("guestscope"), prog_name="guestctl", message="%(prog)s %(version)s")
 def guestctl(**_shared: Any) -> None:
     """Show the guests of a host and their GPUs.
 
@@ -29,7 +29,7 @@ def guestctl(**_shared: Any) -> None:
     """
 
 
-@guestctl.command()
+@guestctl.command(short_help="GPUs of one guest, of several, or of all (--all).")
 @many_guests
 @click.option("--all", "every", is_flag=True, help="All guests that the proxy knows, each as soon as it answers.")
 @click.option("--max-age", type=Seconds(least=0), help="Refuse a sample that is older; the guest then takes a new one.")
@@ -85,7 +85,7 @@ def list_guests(context: click.Context, /, ids: tuple[str, ...], selectors: Any,
     return read_question(context, Subject.LIST, chosen=_chosen(ids, selectors))
 
 
-@guestctl.command()
+@guestctl.command(short_help="The cards of all guests, the busiest first, live.")
 @many_guests
 @click.option(
     "--sort", type=click.Choice([each.value for each in SortKey]), default=SortKey.UTILIZATION.value, show_default=True,
@@ -145,7 +145,7 @@ def watch(
     )
 
 
-@guestctl.command("completion")
+@guestctl.command("completion", short_help="Print what a shell needs to complete guestctl.")
 @click.argument("shell", type=click.Choice(completion.SHELLS))
 def print_completion(shell: str) -> str:
     """Print what a shell needs to complete guestctl: eval "$(guestctl completion bash)"."""

@@ -6,12 +6,10 @@ answer within COMPLETION_SECONDS offers nothing.
 
 from __future__ import annotations
 
-import re
-
 import click
 from click.shell_completion import get_completion_class
 
-from guest_client.guestctl.question import Subject
+from guest_client.guestctl.question import Subject, valid_guest_id
 
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_GUESTCTL_COMPLETE"
@@ -19,7 +17,6 @@ _VARIABLE = "_GUESTCTL_COMPLETE"
 COMPLETION_SECONDS = 2.0
 # More than that no shell shows on a page.
 _OFFERED_LIMIT = 500
-_GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def script(shell: str, command: click.Command) -> str:
@@ -39,4 +36,4 @@ def complete_guest_ids(context: click.Context, _parameter: click.Parameter, inco
         found = guest_ids(read_question(context, Subject.LIST), COMPLETION_SECONDS)
     except Exception:  # noqa: BLE001 - whatever fails, somebody is typing: a traceback would end up in the command line
         return []
-    return [each for each in found if each.startswith(incomplete) and _GUEST_ID.fullmatch(each)][:_OFFERED_LIMIT]
+    return [each for each in found if each.startswith(incomplete) and valid_guest_id(each)][:_OFFERED_LIMIT]

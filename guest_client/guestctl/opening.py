@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypedDict
 
 from guest_client.async_client import AsyncProxyClient
@@ -27,9 +28,10 @@ def proxy_client(question: Question) -> ProxyClient:
     return ProxyClient(question.address, **_shown(question))
 
 
-def async_proxy_client(question: Question) -> AsyncProxyClient:
-    """The proxy, for streams that something else goes on beside; raises ClientError. Reads the token's file."""
-    return AsyncProxyClient(question.address, **_shown(question))
+async def async_proxy_client(question: Question) -> AsyncProxyClient:
+    """The proxy, for streams that something else goes on beside; raises ClientError."""
+    shown = await asyncio.to_thread(_shown, question)  # reads the token's file
+    return AsyncProxyClient(question.address, **shown)
 
 
 def guest_ids(question: Question, within_seconds: float) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from guest_client.guestctl.completion import complete_guest_ids
-from guest_client.guestctl.question import DEFAULT_PROXY, Output
+from guest_client.guestctl.question import DEFAULT_PROXY, Output, valid_guest_id
 
 PROXY_VARIABLE = "GUESTCTL_PROXY"
 # Options whose value may come from the environment, for the proxy alone: a guest is never shown what is meant for the proxy.
@@ -24,8 +24,7 @@ ACCESS_VARIABLES = {
     "key": "GUESTCTL_KEY",
     "token_file": "GUESTCTL_TOKEN_FILE",
 }
-# What the contract allows as an id, and what the proxy allows as the name of a label.
-_GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+# What the proxy allows as the name of a label.
 _LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 _COMMA = re.compile(r"(?<!\\),")
 
@@ -60,7 +59,7 @@ class GuestId(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The id; fails with what is allowed."""
         text = str(value)
-        if text and not _GUEST_ID.fullmatch(text):
+        if text and not valid_guest_id(text):
             hint = "; give several ids apart, with spaces" if "," in text else ""
             self.fail(f"{text[:128]!r} is no guest id: 1 to 128 characters of [A-Za-z0-9._:-]{hint}", param, ctx)
         return text

@@ -1,12 +1,12 @@
 """Standard output as a pipe, a file or a terminal that may refuse what is written.
 
-Nothing else of `guestctl` writes an answer, so that a closed pipe and a full disk are met in one place. Rejected: print, whose failure at
-the interpreter's end is a traceback after the exit status was decided.
+Nothing else of `guestctl` writes an answer, so that a closed pipe and a full disk are met in one place, in the middle of a stream too; what
+the interpreter still flushes at its end is taken care of by guest_transport.standard_streams. Rejected: print, which knows neither a narrow
+encoding nor a reader that went while there was nothing to write.
 """
 
 from __future__ import annotations
 
-import os
 import select
 import shutil
 import sys
@@ -54,8 +54,6 @@ def write(text: str) -> None:
             left = left[sys.stdout.buffer.write(left) :]
         sys.stdout.flush()
     except OSError as error:
-        # What is left in the buffer would be written, and complained about, once more when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if isinstance(error, BrokenPipeError):
             raise OutputError("", PIPE_CLOSED) from error
         raise OutputError(f"the answer cannot be written: {error.strerror}", NOT_WRITTEN) from error
@@ -65,7 +63,11 @@ def check_reader() -> None:
     """Raise OutputError when the reader of the pipe is gone: a stream with nothing to write would not notice."""
     if sys.stdout is None:
         return
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # a buffer in memory has none, and nobody who could go away
+        return
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are told unasked
+    poll.register(descriptor, 0)  # errors and hang-ups are told unasked
     if poll.poll(0):
         raise OutputError("", PIPE_CLOSED)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from guest_client.guestctl import cards, columns, statuses, units
-from guest_client.guestctl.board import Board, Entry
+from guest_client.guestctl.board import Board, CardReadings, Entry
 from guest_client.guestctl.cards import Card, safe
 from guest_client.guestctl.columns import Column
 from guest_client.guestctl.question import SortKey
@@ -91,31 +91,31 @@ def totals(board: Board) -> Text:
     """One line about the whole fleet."""
     entries = board.entries()
     failing = sum(entry.failed for entry in entries)
-    found = [card for _, card in board.cards(SortKey.GUEST)]
-    text = Text(f"{_count(len(entries), 'guest')}", no_wrap=True, overflow="ellipsis")
+    found = [card for entry in entries for card in entry.cards]
+    text = Text(_count(len(entries), "guest"), no_wrap=True, overflow="ellipsis")
     if failing:
         text.append(f", {failing} failing", "red")
     text.append(f"; {_count(len(found), 'GPU')}")
-    loads = [card.utilization_gpu for card in found if card.HasField("utilization_gpu")]
-    memory = [card for card in found if card.HasField("memory_used_bytes") and card.HasField("memory_total_bytes")]
-    powers = [card.power_usage_mw for card in found if card.HasField("power_usage_mw")]
+    loads = [card.utilization for card in found if card.utilization is not None]
+    used = [card for card in found if card.memory_used_bytes is not None and card.memory_total_bytes is not None]
+    powers = [card.power_mw for card in found if card.power_mw is not None]
     if loads:
         text.append(f", at {sum(loads) / len(loads):.0f} %")
-    if memory:
-        used, whole = (sum(getattr(card, name) for card in memory) for name in ("memory_used_bytes", "memory_total_bytes"))
-        text.append(f", {units.size(used)} of {units.size(whole)}")
+    if used:
+        whole = units.size(sum(card.memory_total_bytes or 0 for card in used))
+        text.append(f", {units.size(sum(card.memory_used_bytes or 0 for card in used))} of {whole}")
     if powers:
         text.append(f", {units.power(sum(powers))}")
     return text
 
 
-def card_lines(board: Board, found: Sequence[tuple[Entry, Card]], width: int) -> list[Text]:
+def card_lines(board: Board, found: Sequence[tuple[Entry, CardReadings]], width: int) -> list[Text]:
     """Titles and one line per card, of as many columns as fit."""
     shown = list(_COLUMNS)
-    rows = [[each.cell(board, entry, card) for each in shown] for entry, card in found]
+    rows = [[each.cell(board, entry, readings.card) for each in shown] for entry, readings in found]
     if not rows:
         return []
-    if not any(card.errors for _, card in found):
+    if not any(readings.card.errors for _, readings in found):
         rows = [row[:-1] for row in rows]
         shown.pop()
     needed = columns.widths([each.column for each in shown], rows)

@@ -85,7 +85,16 @@ def test_a_fixed_role_for_the_socket_is_everybodys_whom_the_file_system_lets_in(
 
 
 def test_loopback_counts_for_nothing_where_a_listener_is_open_to_others() -> None:
+    unauthenticated(Access(rules(loopback_only=False)), Shown(LOCAL))
     unauthenticated(Access(rules(loopback=None)), Shown(LOCAL))
+
+
+def test_rules_that_are_read_again_claim_nothing_about_listeners_that_are_still_the_old_ones() -> None:
+    before, after = rules(loopback_only=False, unix_role=Role.VIEWER), rules(loopback=Role.OPERATOR, socket_group=None)
+    access = Access(before)
+    access.replace(after.on_the_same_listeners(before))
+    unauthenticated(access, Shown(LOCAL))
+    assert access.judge(Shown(UnixPeer())).grants == (VIEW,)
 
 
 def test_scopes_select_by_all_their_labels() -> None:

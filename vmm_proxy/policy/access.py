@@ -8,7 +8,7 @@ whom nothing speaks for is refused (UNAUTHENTICATED).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 
@@ -36,9 +36,15 @@ class AccessRules:
     unix_role: Role | None = None
     # What members of the socket's group get who have no grant of their own.
     socket_group: Role | None = Role.VIEWER
-    # What callers on loopback TCP get who show nothing. None where a listener is open to more than this machine: a forwarder
-    # in front of it makes everybody look local.
+    # What callers on loopback TCP get who show nothing.
     loopback: Role | None = Role.VIEWER
+    # Whether only this machine reaches the TCP listeners. Where others do, whoever comes from loopback may be one of them behind
+    # a forwarder, and `loopback` is nobody's.
+    loopback_only: bool = True
+
+    def on_the_same_listeners(self, before: AccessRules) -> AccessRules:
+        """These rules, as far as they can be in force on listeners that were made by `before`."""
+        return replace(self, unix_role=before.unix_role, loopback_only=before.loopback_only)
 
 
 class Access:
@@ -69,7 +75,7 @@ class Access:
             case VsockPeer() as peer:
                 return Caller(str(peer), ())
             case TcpPeer(loopback=True) as peer:
-                if self._rules.loopback is not None:
+                if self._rules.loopback is not None and self._rules.loopback_only:
                     return Caller(f"loopback {peer}", (Grant(self._rules.loopback),))
         raise CallError(grpc.StatusCode.UNAUTHENTICATED, "show a client certificate, or a token as authorization: Bearer TOKEN")
 

@@ -17,12 +17,15 @@ from google.protobuf.message import DecodeError, Message
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.audit import Audit, AuditError
+from vmm_proxy.directory import GuestEntry
 from vmm_proxy.policy.roles import Caller
 from vmm_proxy.policy.scarce import Scarce
 from vmm_proxy.statuses import CallError
 
 # An entry of the directory with every field in use; more is the caller's own invention and is left out.
 _CHANGE_LIMIT_BYTES = 8 * 1024
+# As long as a pin may be; a hostile VM shows what it likes.
+_SHOWN_BYTES = 64
 
 
 class AuditTrail:
@@ -31,6 +34,8 @@ class AuditTrail:
     def __init__(self, audit: Audit, clock: Callable[[], float]) -> None:
         self._audit = audit
         self._refusals = Scarce(clock)
+        self._wrong_guests = Scarce(clock)
+        self._wrong: dict[str, bytes] = {}
 
     async def ask(self, path: str, caller: Caller, request: object) -> Mapping[str, object]:
         """Announce a call; what it returns is for end(). Raises CallError FAILED_PRECONDITION when that cannot be written."""
@@ -64,6 +69,23 @@ class AuditTrail:
             **_target(request),
             "outcome": error.code.name,
             "text": error.text,
+        }
+        self._audit.note(event | {"left_out": left_out} if left_out else event)
+
+    def wrong_guest(self, entry: GuestEntry, shown: bytes) -> None:
+        """Say that another VM, which showed `shown`, answered in the place of a pinned guest; once for each that comes."""
+        shown = shown[:_SHOWN_BYTES]
+        if self._wrong.get(entry.id) == shown:
+            return
+        left_out = self._wrong_guests.take()
+        if left_out is None:
+            return
+        self._wrong[entry.id] = shown
+        event = {
+            "event": "wrong guest",
+            "guest": entry.id,
+            "pinned": entry.instance_id.hex(),
+            "shown": shown.hex(),
         }
         self._audit.note(event | {"left_out": left_out} if left_out else event)
 

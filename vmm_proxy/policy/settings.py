@@ -83,7 +83,8 @@ def access_rules(settings: AccessSettings, where: str, *, loopback_only: bool) -
         tokens=_tokens(settings.token_file, f"{where}: access.token_file") if settings.token_file is not None else (),
         unix_role=None if settings.unix == "peer" else ROLES[settings.unix],
         socket_group=_default(settings.socket_group),
-        loopback=_default(settings.loopback) if loopback_only else None,
+        loopback=_default(settings.loopback),
+        loopback_only=loopback_only,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from guest_transport.peers import Peer
+from guest_transport.peers import Peer, TcpPeer
 from guest_transport.tls import certificate_names
 from vmm_proxy.policy.tokens import token_sha256, valid_token
 from vmm_proxy.statuses import CallError
@@ -33,7 +33,8 @@ class Shown:
 # A servicer context is generic in its messages, which do not matter here.
 def read_shown(context: grpc.aio.ServicerContext[Any, Any], peer: Peer) -> Shown:
     """What `peer` shows in `context`; raises CallError UNAUTHENTICATED for an authorization that is no bearer token."""
-    certificate = certificate_names(context)
+    # TLS is spoken on TCP only, and asking for it costs.
+    certificate = certificate_names(context) if isinstance(peer, TcpPeer) else ()
     shown = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
     return Shown(peer, certificate, _only_token(shown) if shown else None)
 
