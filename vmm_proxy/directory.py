@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from guest_transport.addresses import Address
+from vmm_proxy.guest_tls import GuestTls
 
 GUEST_ID_RULE = "1 to 128 characters of [A-Za-z0-9._:-]"
 _GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -51,6 +52,8 @@ class GuestEntry:
     instance_id: bytes = b""
     # Host PCI addresses of the cards given to it, in the guest's order; empty when not known.
     gpus: tuple[str, ...] = ()
+    # Its own TLS; None for the proxy's usual one, if any.
+    tls: GuestTls | None = None
     # Where the entry comes from, for messages and so that each source changes its own entries only.
     source: str = ""
     # Makes way for an entry that somebody wrote down: this one was found, and a person's word comes before it.

@@ -117,7 +117,12 @@ def test_every_key_of_a_guest_is_kept(tmp_path: Path) -> None:
 
 
 def test_plain_tcp_beyond_loopback_is_asked_for_by_name(tmp_path: Path) -> None:
-    text = "[grpc]\nallow_plaintext = true\nlisten = ['0.0.0.0:9000']\n[[guest]]\nid = 'a'\naddress = '10.0.0.1:1'\n"
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text("")
+    text = (
+        f"[grpc]\nallow_plaintext = true\nlisten = ['0.0.0.0:9000']\n[access]\ntoken_file = '{tokens}'\n"
+        "[[guest]]\nid = 'a'\naddress = '10.0.0.1:1'\n"
+    )
     setup = read_setup(written(tmp_path, text))
     assert setup.listen == (TcpAddress("0.0.0.0", 9000),)
 

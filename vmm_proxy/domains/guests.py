@@ -16,7 +16,7 @@ from pathlib import Path
 from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
 from guest_transport.logs import escape
-from vmm_proxy.config import LABEL_VALUE_LIMIT_BYTES, check_gpus
+from vmm_proxy.config import check_gpus
 from vmm_proxy.directory import (
     GUEST_ID_RULE,
     AlreadyKnownError,
@@ -28,6 +28,7 @@ from vmm_proxy.directory import (
 from vmm_proxy.domains.follower import Follower, reporter_command
 from vmm_proxy.domains.report import Domain
 from vmm_proxy.domains.settings import LibvirtSettings, require_module
+from vmm_proxy.labels import LABEL_VALUE_LIMIT_BYTES
 
 log = logging.getLogger(__name__)
 
