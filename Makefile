@@ -6,7 +6,7 @@ LOCK ?= requirements/dev.lock.txt
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test test-floor test-pythons check wheel proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: demo test test-floor test-pythons check wheel deb proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
 
 $(READY): $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys, ssl, venv; sys.exit(sys.version_info < (3, 11))' || \
@@ -81,9 +81,16 @@ lock: $(READY)
 	$(BIN)/python -m tools.floors
 
 # Wheel and sdist in dist/; two builds of one commit are the same to the byte.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+wheel: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 wheel: $(READY)
 	rm -f dist/guestscope-*.whl dist/guestscope-*.tar.gz
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -d dist
+	$(BIN)/python -m hatchling build -d dist
+
+# The Debian packages guest-service and vmm-proxy in dist/, for the release that this machine has: apt-get install debhelper dpkg-dev
+deb: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
+deb: wheel
+	$(BIN)/python -m tools.debian_packages
 
 clean:
 	rm -rf .venv .venv-* build dist
