@@ -1,26 +1,50 @@
-# Commands of this repository. Each one makes what it needs; nothing here needs more than python3 (3.11 or newer), its venv module, gcc and make.
+# Commands of this repository. Each one makes what it needs; nothing here needs more than python3 (3.11 or newer), its venv module,
+# gcc and make.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LOCK ?= requirements/dev.lock.txt
 READY := $(VENV)/.ready
+# Errors only: Debian 12's pip warns of one dependency that has no wheel.
+PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: demo test test-floor test-pythons check wheel deb proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
+  bench bench-sample bench-gate bench-ahead bench-stall
+
+help:
+	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
+	@echo 'make test           all tests; TESTS=tests/proxy runs some of them'
+	@echo 'make check          all tests and every other check'
+	@echo 'make vm-test        agent, proxy and client over real vsock, in an emulated VM'
+	@echo 'make test-floor     the tests at the oldest supported dependencies; test-pythons: with each Python that is here'
+	@echo 'make lint types     style and imports; types'
+	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
+	@echo 'make wheel          wheel and sdist in dist/, reproducible'
+	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
+	@echo 'make bench          all benchmarks; bench-sample, bench-gate, bench-ahead, bench-stall: one of them'
+	@echo 'make lock           newer dependencies'
+	@echo 'make clean          removes .venv and what was built'
 
 $(READY): $(LOCK) pyproject.toml
-	@$(PYTHON) -c 'import sys, ssl, venv; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) must be 3.11 or newer, with venv and ssl (Debian: python3, python3-venv); or: make PYTHON=…" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
-	touch $@
+	@echo 'Installing the locked dependencies into $(VENV), once (about a minute)…'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --require-hashes -r $(LOCK)
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --no-build-isolation --no-index -e .
+	@touch $@
 
 demo: $(READY)
-	$(BIN)/python demo/demo.py $(if $(ONCE),--once)
+	@$(BIN)/python demo/demo.py $(if $(ONCE),--once)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+# Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static) is printed and skipped.
+vm-test: $(READY)
+	-$(BIN)/python -m tests.vm.kernel
+	$(BIN)/python -m pytest -m vm tests/vm
 
 # The tests at the oldest release of each runtime dependency that pyproject.toml promises.
 test-floor:
@@ -54,6 +78,8 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+bench: bench-sample bench-gate bench-ahead bench-stall
 
 # One sample, process start to exit, against a C program that does the same work.
 bench-sample: $(READY)

@@ -1,7 +1,8 @@
 """A real server process for the tests: `python -m tests.transport.server_process ADDRESS…`.
 
 It serves one method, /test.Door/Wait, that says "called" on stdout and answers when its stdin ends, so that a test decides how long a call
-lasts. It prints its addresses once it serves. `--bug` makes its main fail, `--stuck` makes it block while it stops.
+lasts. It prints its addresses once it serves. `--bug` makes its main fail, `--stuck` makes it block while it stops, with `--no-threads` no
+thread starts any more.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ async def _main(stop: asyncio.Event) -> None:
     server = GrpcServer([door()])
     await server.start([parse_address(text) for text in sys.argv[1:] if text not in options])
     print("serving", *server.addresses, flush=True)
+    if "--no-threads" in options:
+        # A stack that no machine has: every further thread is refused, as at a limit on tasks.
+        threading.stack_size(1 << 46)
     await stop.wait()
     await server.stop()
     if "--stuck" in options:

@@ -207,3 +207,11 @@ async def test_what_cannot_stop_is_left_within_the_bound(tmp_path: Path) -> None
         assert time.monotonic() - begin < STOP_SECONDS
         assert status == 1
         assert "still not stopped after 4.5 s" in lines[-1]
+
+
+async def test_a_signal_is_a_clean_stop_also_where_no_thread_can_be_started(tmp_path: Path) -> None:
+    async with server_process("--no-threads", f"unix:{tmp_path}/s") as server:
+        await server.serving()
+        server.send(signal.SIGTERM)
+        status, lines = await server.ended()
+        assert status == 0, lines
