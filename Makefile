@@ -118,5 +118,9 @@ deb: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 deb: wheel
 	$(BIN)/python -m tools.debian_packages
 
+# Installs the packages in a Debian of its own, runs them and removes them, as root: apt-get install lintian mmdebstrap
+deb-test: deb
+	$(BIN)/python -m pytest -m deb tests/packaging
+
 clean:
 	rm -rf .venv .venv-* build dist

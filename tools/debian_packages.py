@@ -1,8 +1,8 @@
 """Builds the Debian packages guest-service and vmm-proxy into dist/, for the Debian or Ubuntu release that it runs on.
 
-Each package has an environment of its own under /opt, made here from the wheel and requirements/runtime.lock.txt with the system's Python and
-compiled to the end; everything Debian is debhelper's, told what to do by deploy/debian/. It refuses to use anything but binary packages with the
-locked hashes. Rejected: dh-virtualenv, nfpm and maintainer scripts of our own (docs/decisions/packaging.md).
+Each package has an environment of its own under /opt, made here from the wheel and requirements/runtime.lock.txt with the system's Python
+and compiled to the end; everything Debian is debhelper's, told what to do by deploy/debian/. It refuses to use anything but binary packages
+with the locked hashes. Rejected: dh-virtualenv, nfpm and maintainer scripts of our own (docs/decisions/packaging.md).
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def release_name(os_release: Mapping[str, str]) -> str:
 
 def changelog(version: str, seconds: int, maintainer: str) -> str:
     """The entry that Debian's tools take name, version and date from."""
-    return f"guestscope ({version}) unstable; urgency=medium\n\n  * Release {version.partition('-')[0]}.\n\n -- {maintainer}  {formatdate(seconds)}\n"
+    release, date = version.partition("-")[0], formatdate(seconds)
+    return f"guestscope ({version}) unstable; urgency=medium\n\n  * Release {release}.\n\n -- {maintainer}  {date}\n"
 
 
 def launcher(package: str, entry_point: str) -> str:
@@ -74,7 +75,11 @@ def main() -> int:
     _install(site, DIST / f"guestscope-{project['version']}-py3-none-any.whl")
     for package, commands in PACKAGES.items():
         _environment(tree, package, site, {command: project["scripts"][command] for command in commands})
-    _run(["dpkg-buildpackage", "--build=binary", "--no-sign", "--no-check-builddeps"], cwd=tree, variables={"PYTHON_DEPENDS": _python_depends()})
+    _run(
+        ["dpkg-buildpackage", "--build=binary", "--no-sign", "--no-check-builddeps"],
+        cwd=tree,
+        variables={"PYTHON_DEPENDS": _python_depends()},
+    )
     for old in DIST.glob("*.deb"):
         old.unlink()
     for built in BUILD.glob("*.deb"):
@@ -104,7 +109,16 @@ def _lay_out(tree: Path, version: str, seconds: int) -> None:
 def _install(site: Path, wheel: Path) -> None:
     """One environment with everything, not yet for a place."""
     _run([PYTHON, "-m", "venv", "--without-pip", "--symlinks", str(site)])
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(site / "bin/python3"), "install", "--quiet"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(site / "bin/python3"),
+        "install",
+        "--quiet",
+    ]
     pip += ["--no-compile", "--no-warn-script-location"]
     _run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(ROOT / "requirements/runtime.lock.txt")])
     # By name from a folder: a wheel that is named by its path would leave that path behind in direct_url.json.
@@ -122,15 +136,17 @@ def _environment(tree: Path, package: str, site: Path, scripts: Mapping[str, str
         elif file.is_file():
             # Some wheels mark modules as programs, which nothing here runs as such.
             file.chmod(0o644)
-    (place / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n", encoding="utf-8")
+    # The proxy may need Debian's python3-libvirt, which comes after its own packages; the agent needs nothing of the system's.
+    shared = "true" if package == "vmm-proxy" else "false"
+    (place / "pyvenv.cfg").write_text(f"home = /usr/bin\ninclude-system-site-packages = {shared}\n", encoding="utf-8")
     (place / "bin").mkdir()
     (place / "bin/python3").symlink_to(PYTHON)
     for command, entry_point in scripts.items():
         file = place / "bin" / command
         file.write_text(launcher(package, entry_point), encoding="utf-8")
         file.chmod(0o755)
-    # unchecked-hash: dpkg-deb sets the times of files back to the release's, and a compiled file with another time in it would never be used.
-    # Without compiled files every GPU sample compiles its way up, in three times the time.
+    # unchecked-hash: dpkg-deb sets the times of files back to the release's, and a compiled file with another time in it would never be
+    # used. Without compiled files every GPU sample compiles its way up, in three times the time.
     compiler = [PYTHON, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(tree), "-p", "/"]
     _run([*compiler, str(place / "lib")], variables={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": ""})
 
