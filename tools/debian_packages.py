@@ -40,7 +40,9 @@ NEEDED = {"dh": "debhelper", "dpkg-buildpackage": "dpkg-dev", PYTHON: "python3"}
 
 def debian_version(version: str, release: str) -> str:
     """Debian's form of a Python version, for one release: newer releases sort after older ones, and pre-releases before releases."""
-    return re.sub(r"(\.dev|a|b|rc)(?=\d)", lambda found: "~" + found[1].strip("."), version) + f"-1~{release}"
+    # Nothing sorts before a tilde but another one.
+    marks = {".dev": "~~dev", "a": "~a", "b": "~b", "rc": "~rc"}
+    return re.sub(r"(\.dev|a|b|rc)(?=\d)", lambda found: marks[found[1]], version) + f"-1~{release}"
 
 
 def release_name(os_release: Mapping[str, str]) -> str:

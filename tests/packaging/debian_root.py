@@ -20,7 +20,8 @@ class DebianRoot:
         """A command in the root, with nothing of this machine's environment."""
         variables = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
         return subprocess.run(
-            ["chroot", str(self.folder), *command],
+            # With a /proc of its own, which systemd-tmpfiles needs and every machine has; it goes with the command.
+            ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={self.folder}/proc", "chroot", str(self.folder), *command],
             check=False,
             capture_output=True,
             text=True,
