@@ -38,6 +38,9 @@ def run(main: Main) -> int:
     stopping = _Stop()
     # Linux gives a signal for the process to the main thread when that thread takes it, so the loop's wait is always interrupted.
     before = {number: signal.signal(number, stopping.on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A hang-up before reload.py listens, or after it, must not end a server that starts or finishes its calls. Not SIG_IGN: children would
+    # inherit that.
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _take_no_notice)
     try:
         asyncio.run(stopping.until_done(main))
     except StartError as error:
@@ -50,10 +53,14 @@ def run(main: Main) -> int:
         # asyncio ends its executor in a thread of its own, which a machine at its limit on tasks does not give.
         log.warning("stopped; the event loop did not close: %s", error)
     finally:
-        if not stopping.asked:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number, handler in before.items():
+            # The interpreter's own end sets handlers back to the default, and leaves only what is ignored as it is.
+            signal.signal(number, signal.SIG_IGN if stopping.asked else handler)
     return 0
+
+
+def _take_no_notice(_number: int, _frame: FrameType | None) -> None:
+    pass
 
 
 class _Stop:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -123,8 +122,6 @@ def check_sources(setup: Setup) -> list[str]:
 
 def run(setup: Setup, read_again: Callable[[], Setup]) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP takes the access rules of `read_again`. Returns the exit status."""
-    # Until it can be heeded a hang-up is not to end the process, and while it stops neither.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier = Notifier.take(os.environ, os.getpid())
     return run_server(lambda stop: serve(setup, stop, read_again, notifier))
 

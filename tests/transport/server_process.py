@@ -2,14 +2,17 @@
 
 It serves one method, /test.Door/Wait, that says "called" on stdout and answers when its stdin ends, so that a test decides how long a call
 lasts. It prints its addresses once it serves. `--bug` makes its main fail, `--stuck` makes it block while it stops, with `--no-threads` no
-thread starts any more.
+thread starts any more, with `--late` it signals itself once more while the interpreter ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from guest_transport.logs import log_to_stderr
 
@@ -43,6 +46,14 @@ def door() -> Service:
     return Service("test.Door", add)
 
 
+class _Late:
+    """Signals this process when the interpreter takes its modules apart, after it has let go of signal handlers."""
+
+    def __del__(self, kill: Callable[[int, int], None] = os.kill, pid: int = os.getpid()) -> None:
+        kill(pid, signal.SIGTERM)
+        kill(pid, signal.SIGHUP)
+
+
 async def _main(stop: asyncio.Event) -> None:
     options = {text for text in sys.argv[1:] if text.startswith("--")}
     if "--bug" in options:
@@ -61,4 +72,5 @@ async def _main(stop: asyncio.Event) -> None:
 
 
 if __name__ == "__main__":
+    late = _Late() if "--late" in sys.argv else None
     raise SystemExit(run(_main))
