@@ -283,3 +283,13 @@ def test_2000_samples_with_mixed_errors_leave_no_memory_descriptor_or_thread(scr
     soaked = run([sys.executable, "-c", code])
     assert soaked.status == 0, soaked.stderr
     assert int(soaked.stdout) < 2 * 1024  # KiB
+
+
+def test_a_collector_whose_agent_is_gone_before_it_begins_ends_at_once(scripted_nvml: Make) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    library = scripted_nvml("nvmlInit_v2 - * sleep 3600000").path
+    late = run(collector_command(nvml_library=library, parent=gone.pid))
+    assert (late.status, late.stdout, late.stderr) == (0, "", "")
+    mine = run(collector_command(nvml_library=scripted_nvml().path, parent=os.getpid()))
+    assert len(mine.sample["gpus"]) == 1
