@@ -165,6 +165,24 @@ def test_a_signal_ends_it_at_once_inside_a_call_of_the_driver_and_without_a_trac
         assert process.stdout.read() == b""
 
 
+def test_ctrl_c_ends_it_also_while_the_library_is_still_being_loaded(tmp_path: Path) -> None:
+    source, library = tmp_path / "hang.c", tmp_path / "libnvidia-ml.so.1"
+    source.write_text(
+        '#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { if (write(2, "loading\\n", 8)) for (;;) pause(); }\n'
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    read_end, write_end = os.pipe()
+    command = collector_command(nvml_library=library)
+    with open(read_end, "rb") as stderr, subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=write_end) as process:
+        os.close(write_end)
+        assert stderr.readline() == b"loading\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(TIMEOUT_SECONDS) == -signal.SIGINT
+        finally:
+            process.kill()
+
+
 def test_a_crash_of_the_driver_prints_no_result(scripted_nvml: Make) -> None:
     crashed = run(collector_command(nvml_library=scripted_nvml("nvmlDeviceGetUUID 0 * abort").path))
     assert (crashed.status, crashed.stdout) == (-signal.SIGABRT, "")
