@@ -38,7 +38,10 @@ def guestctl(**_shared: Any) -> None:
 def gpu(
     context: click.Context, /, ids: tuple[str, ...], selectors: Any, every: bool, max_age: float | None, **_shared: Any
 ) -> Question:
-    """GPUs of one guest, of several, of all with a label, or of all: use, memory, temperature, power."""
+    """GPUs of one guest, of several, or of all guests.
+
+    Use, memory, temperature, power, and what could not be read.
+    """
     if every and ids:
         raise click.UsageError("--all and an ID exclude each other: give one")
     if every or selectors or len(ids) > 1:
@@ -105,9 +108,9 @@ def top(
     count: int | None,
     **_shared: Any,
 ) -> Question:
-    """The cards of all guests, the busiest first, again and again. q or Ctrl-C ends it.
+    """The cards of all guests live, the busiest first.
 
-    On something that is no terminal the table is printed once per interval.
+    q or Ctrl-C ends it. On something that is no terminal the table is printed once per interval.
     """
     return read_question(
         context, Subject.TOP, chosen=_chosen(ids, selectors), sort=SortKey(sort), interval_seconds=interval, count=count
@@ -148,7 +151,10 @@ def watch(
 @guestctl.command("completion", short_help="Print what a shell needs to complete guestctl.")
 @click.argument("shell", type=click.Choice(completion.SHELLS))
 def print_completion(shell: str) -> str:
-    """Print what a shell needs to complete guestctl: eval "$(guestctl completion bash)"."""
+    """Print what a shell evaluates to complete guestctl.
+
+    For bash, in ~/.bashrc: eval "$(guestctl completion bash)"
+    """
     return completion.script(shell, guestctl)
 
 
