@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from guest_api.guest_api_pb2 import Container, GpuInfoResponse, ListContainersResponse, SystemInfo
-from guest_service.http.connections import ClientLimits
 from guest_service.http.parts import HttpParts
 from guest_service.http.server import HttpServer
 from guest_transport.addresses import TcpAddress
+from guest_transport.http.connections import ClientLimits
+from guest_transport.http.gate import REQUESTS_AT_ONCE
 
 GIB = 1024**3
 
@@ -144,7 +145,7 @@ class Guest:
 
 @asynccontextmanager
 async def served(
-    guest: Guest, *, limits: ClientLimits | None = None, requests_at_once: int | None = None
+    guest: Guest, *, limits: ClientLimits | None = None, requests_at_once: int = REQUESTS_AT_ONCE
 ) -> AsyncGenerator[TcpAddress, None]:
     """The guest's pages on a loopback port."""
     server = HttpServer(guest.parts(), limits=limits, requests_at_once=requests_at_once)
