@@ -19,6 +19,8 @@ from guest_transport.errors import StartError
 from guest_transport.logs import escape
 
 DISTRIBUTION = "guestscope"
+# What a shell calls the end by Ctrl-C.
+INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
 
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"guest-service: {escape(error.format_message())} (--help shows what is allowed)\n")
         return error.exit_code
     except click.Abort:
-        return 130
+        return INTERRUPTED
     except StartError as error:
         sys.stderr.write(f"{escape(str(error))}\n")
         return error.exit_status
@@ -43,7 +45,23 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
-@click.group()
+class _Doors(click.Group):
+    """The commands, of which boot-gate is imported only when it is opened or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return sorted([*super().list_commands(ctx), "boot-gate"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name == "boot-gate":
+            from guest_service.boot_gate.cli import boot_gate  # noqa: PLC0415 -- as the class says
+
+            return boot_gate
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Doors)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit."
 )

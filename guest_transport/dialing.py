@@ -50,7 +50,7 @@ class DialTarget:
         if self._relay is not None:
             await self._relay.close()
         if self._folder is not None:
-            self._folder.close()
+            await asyncio.to_thread(self._folder.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -62,7 +62,7 @@ class RelayedListeners:
         """End what is left."""
         for relay in self._relays:
             await relay.close()
-        self._folder.close()
+        await asyncio.to_thread(self._folder.close)
 
     def _allowed_vsock_peer(self, _accepted: socket.socket, address: object) -> VsockPeer:
         match address:

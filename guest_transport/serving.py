@@ -117,21 +117,22 @@ class GrpcServer:
     async def _bind_all(self, listen: Sequence[Address]) -> None:
         if self._identify_unix or any(isinstance(address, VsockAddress) for address in listen):
             self._relayed = RelayedListeners(self.peers, self._vsock_cids)
+        credentials = await asyncio.to_thread(self._tls.credentials) if self._tls is not None else None
         # First everything that can be found out without gRPC, which cannot let go of a port again before it has served on it.
-        ports = [await self._prepare(address) for address in listen]
+        ports = [await self._prepare(address, credentials) for address in listen]
         if self._relayed is not None:
             self._add_port(self._relayed.grpc_target)
         self.addresses = [bind() for bind in ports]
 
-    async def _prepare(self, address: Address) -> Callable[[], Address]:
+    async def _prepare(self, address: Address, credentials: grpc.ServerCredentials | None) -> Callable[[], Address]:
         """Claims and tries `address`; what it returns binds it and says where."""
         match address:
             case UnixAddress():
-                held = socket_files.SocketFile.claim(address.path)
+                held = await asyncio.to_thread(socket_files.SocketFile.claim, address.path)
                 self._sockets.append(held)
                 return partial(self._bind_unix, address, held)
             case TcpAddress():
-                return partial(self._bind_tcp, address, await tcp.own_hosts(address))
+                return partial(self._bind_tcp, address, await tcp.own_hosts(address), credentials)
             case VsockAddress():
                 assert self._relayed is not None  # noqa: S101  # made by _bind_all for just this case
                 listener = vsock.listen(address)
@@ -154,17 +155,17 @@ class GrpcServer:
                 raise ListenError(f"{address}: cannot listen: {error.strerror}") from error
         return address
 
-    def _bind_tcp(self, address: TcpAddress, hosts: Sequence[str]) -> Address:
+    def _bind_tcp(self, address: TcpAddress, hosts: Sequence[str], credentials: grpc.ServerCredentials | None) -> Address:
         port = address.port
         for host in hosts:
             # Port 0 is chosen for the first address of a name; the others get the same.
-            port = self._add_port(str(TcpAddress(host, port)), self._tls)
+            port = self._add_port(str(TcpAddress(host, port)), credentials)
         return TcpAddress(address.host, port)
 
-    def _add_port(self, target: str, tls: ServerTls | None = None) -> int:
+    def _add_port(self, target: str, credentials: grpc.ServerCredentials | None = None) -> int:
         try:
-            if tls is not None:
-                return self._server.add_secure_port(target, tls.credentials())
+            if credentials is not None:
+                return self._server.add_secure_port(target, credentials)
             return self._server.add_insecure_port(target)
         except RuntimeError as error:
             # All that can be told apart was tried before; what is left is somebody who was faster.
@@ -181,5 +182,5 @@ class GrpcServer:
         if self._relayed is not None:
             await self._relayed.close()
         for held in self._sockets:
-            held.release()
+            await asyncio.to_thread(held.release)
         self._sockets.clear()

@@ -93,7 +93,8 @@ def _is_at(fd: int, path: str) -> bool:
         there = os.lstat(path)
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(fd), there)
+    here = os.fstat(fd)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _unlock(path: str, fd: int) -> None:

@@ -47,7 +47,7 @@ class ServerTls:
         self._files = _Files(None, None)
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What a listener needs; raises SettingsError when the files are missing, unreadable, or do not fit together."""
+        """What a listener needs; raises SettingsError when the files are missing, unreadable, or do not fit together. Reads files."""
         self._marks = _marks(self._paths)
         self._files = _read(*self._paths)
         return grpc.dynamic_ssl_server_credentials(
@@ -85,7 +85,10 @@ class ClientTls:
     key: Path | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What a channel needs, from the files as they are now; raises SettingsError. A new channel takes a new look."""
+        """What a channel needs, from the files as they are now; raises SettingsError. A new channel takes a new look.
+
+        Reads files: in a server it is called in a thread.
+        """
         if (self.certificate is None) != (self.key is None):
             raise SettingsError("a client certificate needs its key, and a key its certificate")
         files = _read(self.certificate, self.key, self.authorities)

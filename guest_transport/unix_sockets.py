@@ -68,5 +68,5 @@ class PrivateFolder:
         return path
 
     def close(self) -> None:
-        """Remove it with everything in it."""
+        """Remove it with everything in it; waits for the file system."""
         shutil.rmtree(self._path, ignore_errors=True)

@@ -18,6 +18,7 @@ from guest_service.sampler.outcome import failure
 from guest_service.telemetry.ahead import Ahead
 from guest_service.telemetry.cell import Cell
 from guest_service.telemetry.gate import Gate
+from guest_service.telemetry.lost_cards import KnownCards
 from guest_transport.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class GpuTelemetry:
             self._take, ttl_seconds=ttl_seconds, backoff_seconds=backoff_seconds, clock=clock, on_outcome=self._record
         )
         self._ahead = Ahead(self._cell, clock) if ahead else None
+        self._known_cards = KnownCards()
         self._said = ""
         self.stats = Stats()
 
@@ -171,6 +173,8 @@ class GpuTelemetry:
             # "No GPU" would be wrong, the bus has one: this is unknown.
             reason = f"the NVIDIA driver lists no GPU; the PCI bus has {inventory.nvidia}"
             return failure(OutcomeKind.DRIVER_ERROR, reason, outcome.took_seconds)
+        if not outcome.failed:
+            self._known_cards.name(outcome.reply, inventory)
         return outcome
 
     def _record(self, outcome: Outcome) -> None:

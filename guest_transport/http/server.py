@@ -101,7 +101,7 @@ class PageServer:
         # Aborted transports tell their protocols in the loop's next turn.
         await asyncio.sleep(0)
         if self._claim is not None:
-            self._claim.release()
+            await asyncio.to_thread(self._claim.release)
 
     def _connection(self) -> BoundedConnection:
         return BoundedConnection(self._config, self._state, self._book, asyncio.get_running_loop())
@@ -116,12 +116,12 @@ class PageServer:
             ) from error
 
     async def _listen_unix(self, address: UnixAddress) -> asyncio.Server:
-        self._claim = SocketFile.claim(address.path)
+        self._claim = await asyncio.to_thread(SocketFile.claim, address.path)
         try:
             with self._claim.binding(SOCKET_MODE):
                 return await asyncio.get_running_loop().create_unix_server(self._connection, address.path, backlog=BACKLOG)
         except OSError as error:
-            self._claim.release()
+            await asyncio.to_thread(self._claim.release)
             raise ListenError(f"{address}: cannot listen for HTTP: {_reason(error)}") from error
 
 

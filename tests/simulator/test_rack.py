@@ -70,6 +70,13 @@ def test_what_a_card_leaves_out_is_not_supported_and_its_names_are_its_own() -> 
     assert cards[0].memory_total_bytes is None
 
 
+def test_the_rack_of_the_documentation_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/simulator.md").read_text(encoding="utf-8")
+    toml = page.partition("```toml\n")[2].partition("```")[0]
+    (card,) = parse_rack(toml.replace("# fail_init", "fail_init").encode(), "docs").cards
+    assert (card.temperature_c, card.fail) == (31, {"power": 3})
+
+
 def test_free_memory_that_is_left_out_is_what_is_not_used() -> None:
     (card,) = parse_rack(b"[[card]]\nmemory_total_bytes = 10\nmemory_used_bytes = 4\n", "free").cards
     assert card.memory_free_bytes == 6

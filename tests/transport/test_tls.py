@@ -57,8 +57,11 @@ async def _server(tls: ServerTls) -> AsyncIterator[tuple[TcpAddress, _Desk]]:
         await server.stop()
 
 
-def _channel(address: TcpAddress, tls: ClientTls) -> grpc.aio.Channel:
-    return grpc.aio.secure_channel(address.grpc_target, tls.credentials(), options=channel_options(address))
+@contextlib.asynccontextmanager
+async def _channel(address: TcpAddress, tls: ClientTls) -> AsyncIterator[grpc.aio.Channel]:
+    credentials = await asyncio.to_thread(tls.credentials)
+    async with grpc.aio.secure_channel(address.grpc_target, credentials, options=channel_options(address)) as channel:
+        yield channel
 
 
 def _asking(channel: grpc.aio.Channel) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
