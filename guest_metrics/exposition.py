@@ -38,6 +38,10 @@ class Format(enum.Enum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
+# What stands after the last family.
+ENDS = {Format.TEXT: b"", Format.OPENMETRICS: b"# EOF\n"}
+
+
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """The finished lines of one source, by family name."""
@@ -126,9 +130,8 @@ def chunks(fragments: Sequence[Fragment], form: Format) -> Iterator[bytes]:
         name = family.name
         lines = [part for fragment in fragments if (part := fragment.lines.get(name))]
         if lines:
-            yield b"".join((_header(family, form), *lines))
-    if form is Format.OPENMETRICS:
-        yield b"# EOF\n"
+            yield b"".join((header(family, form), *lines))
+    yield ENDS[form]
 
 
 def page(fragments: Sequence[Fragment], form: Format) -> bytes:
@@ -171,7 +174,8 @@ def _template(names: tuple[str, ...]) -> str:
     return ",".join(f'{name}="%s"' for name in names)
 
 
-def _header(family: Family, form: Format) -> bytes:
+def header(family: Family, form: Format) -> bytes:
+    """The lines that stand before a family's samples."""
     if form is Format.TEXT:
         kind = Kind.GAUGE if family.kind is Kind.INFO else family.kind
         return f"# HELP {family.name} {family.help}\n# TYPE {family.name} {kind.value}\n".encode()

@@ -25,10 +25,10 @@ _OPTIONAL: tuple[tuple[str, Family], ...] = (
 )
 
 
-def add_gpus(lines: Lines, reply: GpuInfoResponse) -> None:
-    """The lines of one reply: up, age, CC state and every device."""
+def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> None:
+    """The lines of one reply: up, age, CC state and every device. Without the age for a page that keeps lines while only that grows."""
     lines.add(table.GPU_NVML_UP, 0 if reply.error else 1)
-    if reply.HasField("sample_age_ms"):
+    if with_age and reply.HasField("sample_age_ms"):
         lines.add(table.GPU_SAMPLE_AGE, thousandths(reply.sample_age_ms))
     if reply.HasField("cc_enabled"):
         lines.add(table.GPU_CC_ENABLED, int(reply.cc_enabled))

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 
+from guest_transport.http.server import PageServer
 from guest_transport.serving import GrpcServer
+from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.config import Setup
 from vmm_proxy.directory import Directory
 from vmm_proxy.fleet import FleetService
 from vmm_proxy.guest_list import GuestList
+from vmm_proxy.http.app import create_http_app
+from vmm_proxy.http.parts import PageParts
+from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.looks import Looks
 from vmm_proxy.proxied_api import proxied_api
 from vmm_proxy.upstreams import Upstreams
 from vmm_proxy.watching import Sleep, Watches
 
 log = logging.getLogger(__name__)
+
+DISTRIBUTION = "guestscope"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +39,17 @@ class Parts:
     looks: Looks
     watches: Watches
     server: GrpcServer
+    calls: CallCounts
 
     async def stop(self) -> None:
         """End the streams, finish the calls in flight, then let go of the guests."""
+        await self.stop_serving()
+        await self.close()
+
+    async def stop_serving(self) -> None:
+        """End the streams and finish the calls in flight."""
         self.watches.end()
         await self.server.stop()
-        await self.close()
 
     async def close(self) -> None:
         """Let go of the guests."""
@@ -49,17 +63,36 @@ def build(directory: Directory, *, wall_clock: Callable[[], float] = time.time, 
     looks = Looks(upstreams, wall_clock)
     watches = Watches(directory, upstreams, wall_clock, sleep)
     fleet = FleetService(directory, upstreams, GuestList(directory, upstreams, looks), watches, wall_clock)
-    return Parts(directory, upstreams, looks, watches, GrpcServer([proxied_api(upstreams), fleet.service()]))
+    calls = CallCounts()
+    server = GrpcServer([proxied_api(upstreams, calls), fleet.service()])
+    return Parts(directory, upstreams, looks, watches, server, calls)
+
+
+def join_pages(setup: PageSetup, parts: Parts, *, refused_entries: Callable[[], int] = lambda: 0) -> PageParts:
+    """What the pages of `parts` read from."""
+    return PageParts.join(
+        setup,
+        directory=parts.directory,
+        upstreams=parts.upstreams,
+        calls=parts.calls,
+        version=metadata.version(DISTRIBUTION),
+        refused_entries=refused_entries,
+        ready=lambda: bool(parts.server.addresses),
+    )
 
 
 async def serve(setup: Setup, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; calls in flight are finished first. Raises StartError when an address cannot be bound."""
     parts = build(Directory(setup.guests))
-    try:
+    async with contextlib.AsyncExitStack() as ending:
+        ending.push_async_callback(parts.close)
+        pages = join_pages(setup.pages, parts)
+        ending.push_async_callback(pages.close)
+        page_server = PageServer(create_http_app(pages), stopping=pages.stopping)
         await parts.server.start(setup.listen)
+        # Together, because each may take most of the time that stopping has.
+        ending.push_async_callback(lambda: asyncio.gather(parts.stop_serving(), page_server.stop()))
+        if setup.pages.listen is not None:
+            await page_server.start(setup.pages.listen)
         log.info("%d guests are known", len(parts.directory))
         await stop.wait()
-    except BaseException:
-        await parts.close()
-        raise
-    await parts.stop()

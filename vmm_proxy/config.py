@@ -32,6 +32,7 @@ from vmm_proxy.directory import (
     GuestEntry,
     valid_guest_id,
 )
+from vmm_proxy.http.settings import Http, Metrics, PageSetup, page_setup
 
 # Only local users whom the socket's group lets in reach this one.
 DEFAULT_LISTEN = "unix:/run/vmm-proxy/vmm-proxy.sock"
@@ -53,12 +54,6 @@ class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # gRPC over plain TCP beyond loopback, to callers and to guests: anybody on the network path reads and forges it, so it is
     # asked for by name.
     allow_plaintext: bool = False
-
-
-class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[http]`: the pages of the proxy."""
-
-    listen: str = "off"
 
 
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,6 +80,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     grpc: Grpc = Grpc()
     http: Http = Http()
+    metrics: Metrics = Metrics()
     directory: DirectorySettings = DirectorySettings()
     guest: tuple[GuestSettings, ...] = ()
 
@@ -96,6 +92,7 @@ class Setup(msgspec.Struct, frozen=True):
     guests: tuple[GuestEntry, ...]
     allow_plaintext: bool
     directory_dir: Path | None
+    pages: PageSetup
 
 
 def read_setup(
@@ -109,14 +106,14 @@ def read_setup(
         listen = _listen(grpc_flags, "--grpc", allow_plaintext=plain)
     else:
         listen = _listen(config.grpc.listen, f"{where}: grpc.listen", allow_plaintext=plain)
-    _check_http(http_flag or config.http.listen, "--http" if http_flag else f"{where}: http.listen")
+    pages = page_setup(config.http, config.metrics, flag=http_flag, where=where)
     guests = [
         guest_entry(guest, f"{where}: guest[{number}]", source=where, allow_plaintext=plain)
         for number, guest in enumerate(config.guest)
     ]
     guests += [_flag_guest(flag, allow_plaintext=plain) for flag in guest_flags]
     _check_together(guests)
-    return Setup(listen, tuple(guests), plain, _directory_dir(config.directory, where))
+    return Setup(listen, tuple(guests), plain, _directory_dir(config.directory, where), pages)
 
 
 def guest_entry(guest: GuestSettings, where: str, *, source: str, allow_plaintext: bool) -> GuestEntry:
@@ -191,12 +188,6 @@ def _address(text: str, where: str) -> Address:
         return parse_address(text)
     except AddressError as error:
         raise SettingsError(f"{where}: {error}") from error
-
-
-def _check_http(text: str, where: str) -> None:
-    if text != "off":
-        _address(text, where)
-        raise SettingsError(f"{where}: this version of the proxy has no pages; only off is allowed")
 
 
 def _flag_guest(flag: str, *, allow_plaintext: bool) -> GuestEntry:

@@ -29,6 +29,8 @@ class Upstreams:
         # Kept while the guest is known, also across a stop: when it last answered is then still worth knowing.
         self._contacts: dict[str, Contact] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        # Of upstreams that were ended; a count may not fall.
+        self._past_redials = 0
         directory.listen(self._changed)
 
     def reach(self, guest_id: str) -> Upstream:
@@ -51,6 +53,11 @@ class Upstreams:
     def contact(self, guest_id: str) -> Contact:
         """What the calls to a guest say of it; all unknown where none was made."""
         return self._contacts.get(guest_id) or Contact()
+
+    @property
+    def redials(self) -> int:
+        """Lines that were replaced because their guest did not answer, since the proxy started."""
+        return self._past_redials + sum(upstream.redials for upstream in self._upstreams.values())
 
     async def close(self) -> None:
         """End every line and every call."""
@@ -77,6 +84,7 @@ class Upstreams:
             self._close(upstream, reason)
 
     def _close(self, upstream: Upstream, reason: str) -> None:
+        self._past_redials += upstream.redials
         task = asyncio.create_task(upstream.close(reason))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 # Below one packet compression saves nothing.
@@ -77,6 +78,21 @@ def wants_gzip(accept_encoding: str) -> bool:
         except ValueError:
             weights[coding.strip()] = 0.0
     return weights.get("gzip", weights.get("*", 0.0)) > 0
+
+
+def error_answers(whose: str) -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
+    """Handlers for an app's errors: their text as it is, and for a bug of ours nothing but whose log has the cause."""
+
+    async def plain(_request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
+    async def broken(_request: Request, _error: Exception) -> Response:
+        # Starlette raises the error again after this answer, and it is logged there.
+        return PlainTextResponse(f"internal error; {whose} log has the cause\n", 500)
+
+    return {HTTPException: plain, Exception: broken}
 
 
 def caller(request: Request, page: str) -> str:

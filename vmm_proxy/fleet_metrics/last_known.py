@@ -1,0 +1,93 @@
+"""What one guest last answered, and when: the part of the fleet's knowledge that pages are made from.
+
+An answer outlives the failures after it, with its true age, so that a lost packet is no gap in a graph; what is older than KEEP_SECONDS is
+not shown any more, because a dead guest's last figures are no figures. Ages are counted by a clock that neither stops while the host
+sleeps nor jumps with the time of day.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
+from guest_metrics.exposition import Fragment, LabelText
+from vmm_proxy.directory import GuestEntry
+from vmm_proxy.statuses import CallError
+
+# Prometheus itself looks back five minutes for a sample before it takes a series for gone.
+KEEP_SECONDS = 300.0
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(slots=True)
+class Part(Generic[M]):
+    """One method's last answer, and its last outcome."""
+
+    answer: M | None = None
+    # On the board's clock; meaningful with an answer only.
+    received_at: float = 0.0
+    # How the last call failed; None after an answer, and before the first outcome.
+    failure: CallError | None = None
+
+    @property
+    def tried(self) -> bool:
+        """Whether an outcome is known."""
+        return self.answer is not None or self.failure is not None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the last call was answered."""
+        return self.answer is not None and self.failure is None
+
+    def shown(self, now: float) -> M | None:
+        """The answer, if it is young enough to be shown."""
+        return self.answer if self.answer is not None and now - self.received_at <= KEEP_SECONDS else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptLines:
+    """The lines of a guest's answers, the proxy's labels on them, and the objects that they were made of (guest_lines)."""
+
+    fragment: Fragment
+    labels: LabelText
+    made_of: tuple[object, ...]
+
+
+@dataclass(slots=True, eq=False)
+class LastKnown:
+    """One running guest at one address; a guest that moved gets a new one."""
+
+    entry: GuestEntry
+    gpus: Part[GpuInfoResponse] = field(default_factory=Part)
+    system: Part[SystemInfo] = field(default_factory=Part)
+    containers: Part[ListContainersResponse] = field(default_factory=Part)
+    # On the board's clock.
+    asked_at: float = float("-inf")
+    containers_asked_at: float = float("-inf")
+    # How long the last look took; None before the first one ended.
+    look_seconds: float | None = None
+    # Counts looks that ended, and changes of the entry: whoever shows a guest sees from it that there is something new.
+    version: int = 0
+    kept: KeptLines | None = None
+
+    @property
+    def id(self) -> str:
+        """The guest's id."""
+        return self.entry.id
+
+    @property
+    def up(self) -> bool | None:
+        """Whether the guest gave an answer in the last look; None while nothing is known."""
+        parts = (self.gpus, self.system)
+        if any(part.answers for part in parts):
+            return True
+        return False if all(part.tried for part in parts) else None
+
+    @property
+    def answered_at(self) -> float | None:
+        """When the last answer came, on the board's clock."""
+        return max((part.received_at for part in (self.gpus, self.system) if part.answer is not None), default=None)
