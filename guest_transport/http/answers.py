@@ -36,9 +36,11 @@ async def answer(request: Request, body: bytes, content_type: str, headers: dict
     return Response(body, headers=headers)
 
 
-async def answer_blocks(request: Request, blocks: Sequence[bytes], content_type: str) -> Response:
+async def answer_blocks(
+    request: Request, blocks: Sequence[bytes], content_type: str, headers: dict[str, str] | None = None
+) -> Response:
     """Like answer(), for a body that is never in one piece."""
-    headers = {"content-type": content_type, "vary": "Accept, Accept-Encoding"}
+    headers = {"content-type": content_type, "vary": "Accept, Accept-Encoding", **(headers or {})}
     if sum(map(len, blocks)) >= COMPRESS_FROM_BYTES and wants_gzip(request.headers.get("accept-encoding", "")):
         blocks = await asyncio.to_thread(_gzip, blocks)
         headers["content-encoding"] = "gzip"

@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from guest_transport.http.answers import error_answers
+from vmm_proxy.http.dashboard_page import DashboardPage
 from vmm_proxy.http.discovery import Discovery
 from vmm_proxy.http.metrics_page import MetricsPage
 from vmm_proxy.http.parts import PageParts
@@ -21,6 +22,8 @@ def create_http_app(parts: PageParts) -> Starlette:
     """The app over `parts`."""
     metrics = MetricsPage(parts)
     discovery = Discovery(parts.board, parts.setup.labels, parts.setup.target)
+
+    dashboard = DashboardPage(parts.board, parts.view)
 
     async def healthz(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -32,6 +35,9 @@ def create_http_app(parts: PageParts) -> Starlette:
 
     return Starlette(
         routes=[
+            Route("/", dashboard.page),
+            Route("/events", parts.live.answer),
+            Route("/assets/{name}", dashboard.asset),
             Route("/metrics", metrics.answer),
             Route("/sd", discovery.answer),
             Route("/healthz", healthz),

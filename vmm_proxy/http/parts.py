@@ -13,6 +13,8 @@ from vmm_proxy.directory import Directory
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.own_lines import OwnFigures
 from vmm_proxy.fleet_metrics.page import FleetPage
+from vmm_proxy.http.fleet_view import FleetView
+from vmm_proxy.http.live import LiveFleet
 from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.upstreams import Upstreams
 
@@ -26,7 +28,8 @@ class PageParts:
     page: FleetPage
     own: OwnFigures
     process: SharedLook[ProcessFigures]
-    version: str
+    view: FleetView
+    live: LiveFleet
     ready: Callable[[], bool]
     # Set when the server stops, for live streams.
     stopping: asyncio.Event
@@ -45,18 +48,22 @@ class PageParts:
     ) -> PageParts:
         """Join the parts."""
         board = FleetBoard(directory, upstreams, with_containers=setup.containers)
+        view = FleetView(directory, board, version)
+        stopping = asyncio.Event()
         return cls(
             setup=setup,
             board=board,
             page=FleetPage(board, setup.labels, version),
             own=OwnFigures(directory, upstreams, calls, refused_entries),
             process=SharedLook("process figures", in_thread(read_process)),
-            version=version,
+            view=view,
+            live=LiveFleet(directory, board, view, stopping),
             ready=ready,
-            stopping=asyncio.Event(),
+            stopping=stopping,
         )
 
     async def close(self) -> None:
-        """End every look at a guest and at the process."""
+        """End every look at a guest and at the process. The server has stopped by then."""
+        await self.live.close()
         await self.board.close()
         await self.process.close()
