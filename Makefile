@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: demo test check proto proto-check lint types lock bench bench-sample bench-gate bench-ahead bench-stall bench-fleet-metrics clean
 
 $(READY): requirements/dev.lock.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,10 @@ bench-ahead: $(READY)
 # How long starting a sample stalls the event loop.
 bench-stall: $(READY)
 	$(BIN)/python -m benchmarks.loop_stall
+
+# The fleet's metrics for 1000 guests with 8 cards: cost of a page, and how long the event loop is held.
+bench-fleet-metrics: $(READY)
+	GRPC_VERBOSITY=NONE $(BIN)/python -m benchmarks.fleet_metrics
 
 # Resolve the dependencies anew and lock them with hashes.
 lock: $(READY)

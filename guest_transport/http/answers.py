@@ -66,6 +66,8 @@ class _Blocks(Response):
         for block in self._blocks:
             for at in range(0, len(block), SLICE_BYTES):
                 await send({"type": "http.response.body", "body": block[at : at + SLICE_BYTES], "more_body": True})
+                # A client that reads as fast as we write would otherwise have the loop for itself.
+                await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -58,6 +58,12 @@ class Answers(guest_api_pb2_grpc.GuestApiServicer):
     async def Info(self, request: empty_pb2.Empty, context: Context) -> guest_api_pb2.GuestInfo:
         return guest_api_pb2.GuestInfo(version="1")
 
+    async def NetworkInfo(self, request: empty_pb2.Empty, context: Context) -> guest_api_pb2.NetworkInformation:
+        return guest_api_pb2.NetworkInformation()
+
+    async def Shutdown(self, request: empty_pb2.Empty, context: Context) -> empty_pb2.Empty:
+        return empty_pb2.Empty()
+
 
 ALL_SILENT = {"GpuInfo", "SysInfo", "ListContainers"}
 
@@ -73,6 +79,7 @@ class Fleet:
         self.guests: dict[str, Answers] = {}
         self.refused = 0
         self._servers: dict[str, grpc.aio.Server] = {}
+        self._numbers: dict[str, int] = {}
 
     @property
     def directory(self) -> Directory:
@@ -119,7 +126,8 @@ class Fleet:
             await server.stop(None)
 
     def _socket(self, guest_id: str) -> UnixAddress:
-        return UnixAddress(str(self.folder / guest_id))
+        number = self._numbers.setdefault(guest_id, len(self._numbers))
+        return UnixAddress(str(self.folder / f"g{number}"))
 
 
 @contextmanager
@@ -144,7 +152,7 @@ async def running_fleet(
     with short_folder() as folder:
         parts = build(Directory())
         setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target)
-        pages = join_pages(setup, parts, refused_entries=lambda: fleet.refused)
+        pages = join_pages(setup, parts, "1.2.3", refused_entries=lambda: fleet.refused)
         server = PageServer(create_http_app(pages), stopping=pages.stopping, limits=limits)
         fleet = Fleet(folder, parts, pages, server)
         await parts.server.start([UnixAddress(str(folder / "proxy"))])

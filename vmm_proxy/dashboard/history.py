@@ -45,12 +45,12 @@ class History:
     """The histories of all guests' cards."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._guests: dict[str, dict[str, _Series]] = {}
 
     def note(self, guest_id: str, cards: Iterable[GpuDevice]) -> None:
         """Take in what the guest just answered; cards that are not in it any more are forgotten."""
-        slot = int(self._clock() // SLOT_SECONDS)
+        slot = int(self.clock() // SLOT_SECONDS)
         before = self._guests.get(guest_id, {})
         after: dict[str, _Series] = {}
         for card in cards:
@@ -72,7 +72,7 @@ class History:
         series = self._guests.get(guest_id, {}).get(card_key(card))
         if series is None:
             return ()
-        series.move_to(int(self._clock() // SLOT_SECONDS))
+        series.move_to(int(self.clock() // SLOT_SECONDS))
         return [None if value == _EMPTY else value for value in series.slots]
 
 

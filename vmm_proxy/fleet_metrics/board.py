@@ -21,7 +21,7 @@ from guest_transport.clock import Clock, boottime
 from vmm_proxy.contract_methods import Method, proxied_methods
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.last_known import LastKnown, Part
-from vmm_proxy.fleet_metrics.pacing import Breath, Pace
+from vmm_proxy.fleet_metrics.pacing import Pace
 from vmm_proxy.flight import Answer
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
@@ -34,6 +34,9 @@ LOOK_AGAIN_SECONDS = 1.0
 PROMPT_SECONDS = 0.1
 # A guest is told to be late a little before the page goes, so that the page can say it.
 LOOK_SHARE = 0.9
+# What each guest is given at least, or as much as the first one if that is less: one that is asked last in a large fleet must not be called
+# down for that.
+LEAST_LOOK_SECONDS = 2.0
 # As old as a guest's own page lets its list become.
 CONTAINERS_SECONDS = 15.0
 # A guest gives its container engine 10 s, and then says what is wrong with it.
@@ -84,7 +87,6 @@ class FleetBoard:
 
     async def bring_up_to_date(self, guests: Sequence[LastKnown], seconds: float) -> None:
         """Have `guests` looked at, and return when what is known is worth showing: after `seconds` at the latest."""
-        deadline = asyncio.get_running_loop().time() + seconds * LOOK_SHARE
         wait = _Wait()
         now = self.clock()
         due: list[LastKnown] = []
@@ -99,7 +101,7 @@ class FleetBoard:
         self._waits.add(wait)
         try:
             if due:
-                self._keep(asyncio.create_task(self._look_at_all(due, deadline)))
+                self._keep(asyncio.create_task(self._look_at_all(due, seconds * LOOK_SHARE)))
             await wait.worth_showing(seconds)
         finally:
             self._waits.discard(wait)
@@ -111,15 +113,18 @@ class FleetBoard:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look_at_all(self, guests: Sequence[LastKnown], deadline: float) -> None:
-        breath = Breath()
+    async def _look_at_all(self, guests: Sequence[LastKnown], seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        ends, least = loop.time() + seconds, min(seconds, LEAST_LOOK_SECONDS)
         for guest in guests:
-            await breath.take()
-            self._keep(await self._pace.start(self._look(guest, deadline)))
+            self._keep(await self._pace.start(self._look(guest, ends, least)))
             self._look_at_containers(guest)
+            # Its first step, in which a channel may be made, in a turn of its own.
+            await asyncio.sleep(0)
 
-    async def _look(self, guest: LastKnown, deadline: float) -> None:
+    async def _look(self, guest: LastKnown, ends: float, least_seconds: float) -> None:
         started = self.clock()
+        deadline = max(ends, asyncio.get_running_loop().time() + least_seconds)
         await asyncio.gather(
             self._ask(guest, guest.gpus, "GpuInfo", GpuInfoResponse, deadline),
             self._ask(guest, guest.system, "SysInfo", SystemInfo, deadline),

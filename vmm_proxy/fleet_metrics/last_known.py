@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 from google.protobuf.message import Message
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
-from guest_metrics.exposition import Fragment, LabelText
 from vmm_proxy.directory import GuestEntry
 from vmm_proxy.statuses import CallError
 
@@ -48,15 +47,6 @@ class Part(Generic[M]):
         return self.answer if self.answer is not None and now - self.received_at <= KEEP_SECONDS else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeptLines:
-    """The lines of a guest's answers, the proxy's labels on them, and the objects that they were made of (guest_lines)."""
-
-    fragment: Fragment
-    labels: LabelText
-    made_of: tuple[object, ...]
-
-
 @dataclass(slots=True, eq=False)
 class LastKnown:
     """One running guest at one address; a guest that moved gets a new one."""
@@ -72,7 +62,8 @@ class LastKnown:
     look_seconds: float | None = None
     # Counts looks that ended, and changes of the entry: whoever shows a guest sees from it that there is something new.
     version: int = 0
-    kept: KeptLines | None = None
+    # What the page makes of all this (guest_lines).
+    lines: object = None
 
     @property
     def id(self) -> str:
@@ -82,12 +73,15 @@ class LastKnown:
     @property
     def up(self) -> bool | None:
         """Whether the guest gave an answer in the last look; None while nothing is known."""
-        parts = (self.gpus, self.system)
-        if any(part.answers for part in parts):
+        gpus, system = self.gpus, self.system
+        if gpus.answers or system.answers:
             return True
-        return False if all(part.tried for part in parts) else None
+        return False if gpus.tried and system.tried else None
 
     @property
     def answered_at(self) -> float | None:
         """When the last answer came, on the board's clock."""
-        return max((part.received_at for part in (self.gpus, self.system) if part.answer is not None), default=None)
+        gpus, system = self.gpus, self.system
+        if gpus.answer is None:
+            return None if system.answer is None else system.received_at
+        return gpus.received_at if system.answer is None else max(gpus.received_at, system.received_at)

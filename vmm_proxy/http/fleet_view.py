@@ -25,7 +25,7 @@ class FleetView:
     def __init__(self, directory: Directory, board: FleetBoard, version: str) -> None:
         self._directory = directory
         self._board = board
-        self._history = History(board.clock)
+        self.history = History(board.clock)
         self._rows: dict[str, tuple[object, int, float, str]] = {}
         self.pages = Pages(version)
         board.listen(self._noted)
@@ -46,7 +46,7 @@ class FleetView:
         kept = self._rows.get(guest_id)
         if kept and kept[0] is (known or entry) and kept[1] == version and now - kept[2] <= KEPT_SECONDS:
             return kept[3]
-        html = self.pages.guest(guest_rows(entry, known, self._history, now))
+        html = self.pages.guest(guest_rows(entry, known, self.history, now))
         self._rows[guest_id] = (known or entry, version, now, html)
         return html
 
@@ -60,6 +60,6 @@ class FleetView:
 
     def _noted(self, guest: LastKnown, here: bool) -> None:
         if not here:
-            self._history.forget(guest.id)
+            self.history.forget(guest.id)
         elif guest.gpus.answers and guest.gpus.answer is not None:
-            self._history.note(guest.id, guest.gpus.answer.gpus)
+            self.history.note(guest.id, guest.gpus.answer.gpus)
