@@ -38,7 +38,8 @@ from guest_metrics.gpu import OPTIONAL_FIELDS
 from guest_metrics.table import Family
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.server import PageServer
-from vmm_proxy.app import build, collect_garbage_quietly, join_pages
+from vmm_proxy.app import Parts, build, collect_garbage_quietly, join_pages
+from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
@@ -90,7 +91,11 @@ def system(guest: int, turn: int) -> SystemInfo:
 def known_fleet(guests: int) -> PageParts:
     """A proxy's pages over `guests` guests; what they answer is put in by change()."""
     directory = Directory(GuestEntry(f"vm-{number:04d}", UnixAddress(f"/nowhere/{number}")) for number in range(guests))
-    return join_pages(PageSetup(TcpAddress("127.0.0.1", 0), {}, False, None), build(directory), "bench")
+    return pages_of(build(directory), with_containers=False)
+
+
+def pages_of(proxy: Parts, *, with_containers: bool) -> PageParts:
+    return join_pages(PageSetup(None, {}, with_containers, None), proxy, Pages("bench"), PageServer())
 
 
 def change(parts: PageParts, turn: int) -> None:
@@ -247,8 +252,8 @@ async def scrape(address: TcpAddress, coding: str) -> tuple[int, float]:
 
 
 async def scraped(parts: PageParts, rounds: int, before_each: Callable[[int], None], title: str) -> bool:
-    server = PageServer(create_http_app(parts), stopping=parts.stopping)
-    await server.start(TcpAddress("127.0.0.1", 0))
+    server = PageServer()
+    await server.start(create_http_app(parts), TcpAddress("127.0.0.1", 0))
     [address] = server.addresses
     assert isinstance(address, TcpAddress)
     good = True
@@ -329,7 +334,7 @@ async def asked_for_real(guests: int, rounds: int) -> bool:
             GuestEntry(f"vm-{number:04d}", UnixAddress(str(Path(folder) / str(number)))) for number in range(guests)
         )
         proxy = build(directory)
-        parts = join_pages(PageSetup(TcpAddress("127.0.0.1", 0), {}, True, None), proxy, "bench")
+        parts = pages_of(proxy, with_containers=True)
 
         def due(_turn: int) -> None:
             for guest in parts.board.guests():

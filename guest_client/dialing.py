@@ -13,6 +13,7 @@ import threading
 from guest_client.errors import InvalidAddressError
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address, require_dialable
 from guest_transport.dialing import DialTarget, dial_target
+from guest_transport.errors import ListenError
 
 # Ending the relay's thread: it closes sockets and nothing else.
 _STOP_SECONDS = 5.0
@@ -26,6 +27,14 @@ def dialled(address: str | Address) -> Address:
         raise InvalidAddressError(str(error)) from error
 
 
+def dial(address: Address) -> DialTarget:
+    """What gRPC dials to reach `address`, in a running event loop; raises InvalidAddressError when it cannot be dialled from here."""
+    try:
+        return dial_target(address)
+    except (AddressError, ListenError) as error:
+        raise InvalidAddressError(f"{address} cannot be dialled: {error}") from error
+
+
 class BlockingDialTarget:
     """A DialTarget for who has no event loop."""
 
@@ -33,7 +42,7 @@ class BlockingDialTarget:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         if isinstance(address, UnixAddress | TcpAddress):
-            self._target = dial_target(address)
+            self._target = dial(address)
             return
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"relay to {address}", daemon=True)
@@ -46,7 +55,7 @@ class BlockingDialTarget:
 
     @staticmethod
     async def _dial(address: Address) -> DialTarget:
-        return dial_target(address)
+        return dial(address)
 
     @property
     def grpc_target(self) -> str:

@@ -61,12 +61,12 @@ class Lines:
     for a list keeps its entries apart (see gpu and guest).
     """
 
-    __slots__ = ("_lines", "_own", "_unlabelled")
+    __slots__ = ("_bare", "_lines", "_own")
 
     def __init__(self, own: Mapping[str, str] | None = None) -> None:
         self._own = ",".join(f'{name}="{label_value(value)}"' for name, value in (own or {}).items())
         # What stands on the lines of a family without labels: most lines of a guest's system.
-        self._unlabelled = LabelText(f"{{{self._own}}}" if self._own else "")
+        self._bare = LabelText(f"{{{self._own}}}" if self._own else "")
         self._lines: dict[str, list[str]] = {}
 
     def labels(self, names: Sequence[str], values: Sequence[str]) -> LabelText:
@@ -74,7 +74,7 @@ class Lines:
         if len(names) != len(values):
             raise ValueError(f"{len(names)} values for the labels {', '.join(names)}, not {len(values)}")
         if not names:
-            return self._unlabelled
+            return self._bare
         text = _template(tuple(names)) % tuple(values)
         # One look at the whole text: nothing to escape when its quotes are the template's own. Most label values are such.
         if not (text.isascii() and text.count('"') == 2 * len(names)) or "\\" in text or "\n" in text:
@@ -83,7 +83,7 @@ class Lines:
 
     def add(self, family: Family, number: Number, *values: str) -> None:
         """One sample of `family` with `values` for its labels."""
-        self.put(family, self.labels(family.labels, values) if values or family.labels else self._unlabelled, number)
+        self.put(family, self.labels(family.labels, values) if values or family.labels else self._bare, number)
 
     def put(self, family: Family, labels: LabelText, number: Number) -> None:
         """One sample with label text that was made once for many families."""
@@ -105,8 +105,11 @@ class Lines:
         self._put_lines(name, [f"{name}{at} {len(getattr(of, field))}\n" for at, of in messages.items()])
 
     def _put_lines(self, name: str, lines: list[str]) -> None:
-        if lines:
-            self._lines.setdefault(name, []).extend(lines)
+        held = self._lines.get(name)
+        if held is not None:
+            held.extend(lines)
+        elif lines:
+            self._lines[name] = lines
 
     def add_histogram(
         self, family: Family, bounds: Sequence[float], counts: Sequence[int], total: float, values: Sequence[str] = ()
@@ -139,7 +142,7 @@ class Lines:
     def fresh(self) -> Lines:
         """Nothing yet, with the same own labels."""
         lines = Lines()
-        lines._own, lines._unlabelled = self._own, self._unlabelled
+        lines._own, lines._bare = self._own, self._bare
         return lines
 
 

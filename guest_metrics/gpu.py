@@ -77,11 +77,22 @@ def _zero(device: GpuDevice, field: Any) -> int | None:
     return 0 if device.HasField(field) else None
 
 
-def add_sampling(lines: Lines, *, pci_devices: int | None, samples: Mapping[str, int], duration_seconds: float | None) -> None:
-    """What only the guest's own page has: cards on the bus, samples taken by outcome, the last one's duration. None: unknown."""
+def add_sampling(
+    lines: Lines,
+    *,
+    pci_devices: int | None,
+    samples: Mapping[str, int],
+    duration_seconds: float | None,
+    failed_cc_queries: int,
+) -> None:
+    """What only the guest's own page has: cards on the bus, samples by outcome, the last one's duration, failed CC queries.
+
+    None: unknown.
+    """
     if pci_devices is not None:
         lines.add(table.GPU_PCI_DEVICES, pci_devices)
     for outcome, count in sorted(samples.items()):
         lines.add(table.GPU_SAMPLES, count, outcome)
     if duration_seconds is not None:
         lines.add(table.GPU_SAMPLE_DURATION, duration_seconds)
+    lines.add(table.GPU_CC_QUERY_ERRORS, failed_cc_queries)

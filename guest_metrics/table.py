@@ -147,11 +147,15 @@ GPU_FAMILIES = (
 GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the PCI bus; absent when the bus could not be read.")
 GPU_SAMPLES = _counter("dstack_gpu_samples_total", "GPU samples taken since the agent started.", "outcome")
 GPU_SAMPLE_DURATION = _gauge("dstack_gpu_sample_duration_seconds", "How long the last GPU sample took.")
+GPU_CC_QUERY_ERRORS = _counter(
+    "dstack_gpu_cc_query_errors_total",
+    "Questions about confidential computing that failed in another way than not supported, since the agent started.",
+)
 AGENT_BUILD_INFO = _info("guest_service_build_info", "The guest agent.", "version", "python_version")
 AGENT_PART_UP = _gauge(
     "guest_service_part_up", "1 when this part of the page could be read; its series are absent otherwise.", "part"
 )
-AGENT_FAMILIES = (GPU_PCI_DEVICES, GPU_SAMPLES, GPU_SAMPLE_DURATION, AGENT_BUILD_INFO, AGENT_PART_UP)
+AGENT_FAMILIES = (GPU_PCI_DEVICES, GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_BUILD_INFO, AGENT_PART_UP)
 
 # --- The proxy itself -------------------------------------------------------------------------------------------------------------------
 PROXY_GUEST_UP = _gauge("vmm_proxy_guest_up", "1 when the guest gave its last answer in time.")

@@ -41,8 +41,9 @@ from guest_transport.socket_activation import take_sockets
 DISTRIBUTION = "guestscope"
 # As in deploy/systemd/guest-service-http.socket.
 HTTP_SOCKET_NAME = "http"
-# A cold call that waits for a sample gets this long after SIGTERM; then the collector is killed, and the call answered within the grace.
-SAMPLE_GRACE_SECONDS = 1.5
+# A cold call that waits for a sample gets this long after SIGTERM; then the collector is ended (2 s at most), and the call answered
+# before the server's own grace is over.
+SAMPLE_GRACE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -134,7 +135,8 @@ def build(config: GuestConfig) -> Agent:
         part_log=part_log,
     )
     pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
-    return Agent(settings, telemetry, engine, GrpcServer([api.service()], peers=peers), HttpServer(pages))
+    server = GrpcServer([api.service()], peers=peers, vsock_cids=config.grpc.vsock_cids)
+    return Agent(settings, telemetry, engine, server, HttpServer(pages))
 
 
 def _telemetry(config: GuestConfig) -> GpuTelemetry:

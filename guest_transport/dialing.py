@@ -45,6 +45,11 @@ class DialTarget:
         """Why the guest was last not reached, in one line, where this process knows more than gRPC; None after a success."""
         return self._relay.last_refusal if self._relay is not None else None
 
+    @property
+    def connections(self) -> int:
+        """Connections that are relayed or being opened; 0 where gRPC dials by itself."""
+        return self._relay.connections if self._relay is not None else 0
+
     async def close(self) -> None:
         """End its connections and remove its socket."""
         if self._relay is not None:

@@ -33,18 +33,22 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def read_settings(path: Path, shape: type[S]) -> S:
     """The settings in the TOML file at `path`; raises SettingsError when it is missing, malformed or not of this shape."""
+    return parse_settings(read_file(path), str(path), shape)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of the regular file at `path`, at most one more than parse_settings takes; raises SettingsError."""
     try:
         # Without O_NONBLOCK, opening a named pipe waits for a writer, perhaps for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor, not a path
             if not (stat.S_ISREG(kind := os.fstat(fd).st_mode) or stat.S_ISCHR(kind)):
                 raise _refusal(str(path), "is no regular file")
-            data = file.read(SETTINGS_LIMIT_BYTES + 1)
+            return file.read(SETTINGS_LIMIT_BYTES + 1)
     except OSError as error:
         raise _refusal(str(path), f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise _refusal(str(path), "no path has a NUL character") from error
-    return parse_settings(data, str(path), shape)
 
 
 def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
@@ -60,8 +64,8 @@ def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
     except ValueError as error:
         # A TOMLDecodeError, or Python's limit on the digits of a number.
         raise _refusal(where, f"not TOML: {error}") from error
-    if odd := _not_finite(tree):
-        raise _refusal(where, f"{odd}: must be a finite number")
+    if impossible := _impossible(tree):
+        raise _refusal(where, impossible)
     try:
         return msgspec.convert(tree, shape)
     except msgspec.ValidationError as error:
@@ -73,18 +77,20 @@ def _refusal(where: str, message: str) -> SettingsError:
     return SettingsError(text if len(text) <= _MESSAGE_LIMIT else text[:_MESSAGE_LIMIT] + "…")
 
 
-def _not_finite(tree: object, place: str = "") -> str | None:
-    """Where a NaN or an infinity stands; msgspec lets them pass bounds such as "at least 1"."""
+def _impossible(tree: object, place: str = "") -> str | None:
+    """What no setting may hold, with its place: NaN and infinity pass bounds such as "at least 1"; no path or argument can have a NUL."""
     match tree:
         case float():
-            return None if math.isfinite(tree) else place
+            return None if math.isfinite(tree) else f"{place}: must be a finite number"
+        case str():
+            return f"{place}: must not have a NUL character" if "\0" in tree else None
         case dict():
             entries = ((f"{place}.{key}" if place else str(key), value) for key, value in tree.items())
         case list():
             entries = ((f"{place}[{index}]", value) for index, value in enumerate(tree))
         case _:
             return None
-    return next((found for inner, value in entries if (found := _not_finite(value, inner))), None)
+    return next((found for inner, value in entries if (found := _impossible(value, inner))), None)
 
 
 def _say(message: str, shape: type[msgspec.Struct]) -> str:

@@ -1,4 +1,4 @@
-"""Which addresses of this host a TCP listener binds, found and tried before gRPC sees them.
+"""TCP beside gRPC: the addresses of this host that a listener binds, tried before gRPC sees them; and connections of our own.
 
 gRPC binds some of a name's addresses and is content, says neither which port was taken nor why, and writes lines of its own to stderr.
 Trying first gives the operator one line. Between the try and gRPC's own bind another program may take the port; gRPC then fails as
@@ -46,6 +46,27 @@ async def own_hosts(address: TcpAddress) -> list[str]:
     if not hosts:
         raise ListenError(f"{address}: cannot listen: {refusal}")
     return list(dict.fromkeys(hosts))
+
+
+async def connect(address: TcpAddress) -> socket.socket:
+    """A non-blocking socket connected to the first address of the host that takes it; raises OSError. The caller bounds the wait."""
+    loop = asyncio.get_running_loop()
+    refusal = OSError(errno.EADDRNOTAVAIL, "the host name has no address")
+    for family, _, _, _, where in await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            await loop.sock_connect(connection, where)
+        except OSError as error:
+            connection.close()
+            refusal = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            # HTTP/2 frames are small and answered at once; gRPC sets this on its own sockets as well.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+    raise refusal
 
 
 def _try_bind(family: int, where: tuple[object, ...]) -> None:

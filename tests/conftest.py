@@ -1,4 +1,4 @@
-"""For all tests: product code that blocks the event loop fails the test that made it do so."""
+"""For all tests: product code that blocks the event loop fails the test that made it do so; no example is timed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from blockbuster import BlockBuster
+from hypothesis import settings
+
+# Hypothesis fails an example that takes 200 ms, which says nothing of the code where the machine has other work (seen at a load of 9 on
+# two cores: 366 ms, and 0.2 ms when tried again). A test that hangs is ended by pytest-timeout.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Only calls with product code in their stack count; a test may write a file where it likes.
 PRODUCT = ["guest_service", "guest_metrics", "guest_client", "guest_transport", "vmm_proxy"]
@@ -17,11 +23,9 @@ ALLOWED = [
     # One stat and one readlink in sysfs, which is kernel memory: they never wait for a device.
     ("os.stat", "guest_service/telemetry/gate.py", "_is_there"),
     ("os.readlink", "guest_service/inventory.py", "bound_driver"),
-    # Templates and assets of the package, once, when a server is built and nobody is served yet.
-    ("os.listdir", "guest_transport/http/pages.py", "__init__"),
-    ("os.listdir", "guest_transport/http/pages.py", "templates"),
-    ("io.BufferedReader.read", "guest_transport/http/pages.py", "__init__"),
-    ("io.TextIOWrapper.read", "guest_transport/http/pages.py", "templates"),
+    # pytest's own log file, which is /dev/null; a line of the product's log may block its loop, as with any service.
+    ("io.TextIOWrapper.write", "logging/__init__.py", "emit"),
+    ("io.BufferedWriter.write", "logging/__init__.py", "emit"),
     # gRPC (1.85) joins its poller thread when its last channel or server goes; in a test that may be while product code runs, in a server
     # it is the end of the process.
     ("threading.Lock.acquire", "threading.py", "_wait_for_tstate_lock"),

@@ -6,23 +6,41 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 
 from guest_transport.http.server import PageServer
+from guest_transport.peers import Peers
+from guest_transport.reload import reloaded_on_hangup
+from guest_transport.sd_notify import Notifier
 from guest_transport.serving import GrpcServer
+from guest_transport.serving import run as run_server
+from guest_transport.tls import ServerTls
+from vmm_proxy.audit import Audit
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.config import Setup
+from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory import Directory
+from vmm_proxy.directory_service import DirectoryService
+from vmm_proxy.domains.guests import LibvirtSource
+from vmm_proxy.domains.settings import require_module
 from vmm_proxy.fleet import FleetService
+from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
+from vmm_proxy.guest_tls import GuestTls
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.looks import Looks
+from vmm_proxy.policy.access import Access, AccessRules
+from vmm_proxy.policy.audit_trail import AuditTrail
+from vmm_proxy.policy.gate import Gate
+from vmm_proxy.policy.method_roles import method_roles
 from vmm_proxy.proxied_api import proxied_api
+from vmm_proxy.registered_guests import RegisteredGuests
 from vmm_proxy.upstreams import Upstreams
 from vmm_proxy.watching import Sleep, Watches
 
@@ -43,6 +61,8 @@ class Parts:
     upstreams: Upstreams
     looks: Looks
     watches: Watches
+    access: Access
+    audit: Audit
     server: GrpcServer
     calls: CallCounts
 
@@ -57,32 +77,69 @@ class Parts:
         await self.server.stop()
 
     async def close(self) -> None:
-        """Let go of the guests."""
+        """Let go of the guests, and write the audit log to its end."""
         await self.looks.close()
         await self.upstreams.close()
+        await self.audit.close()
 
 
-def build(directory: Directory, *, wall_clock: Callable[[], float] = time.time, sleep: Sleep = asyncio.sleep) -> Parts:
-    """The parts of a proxy for the guests of `directory`."""
-    upstreams = Upstreams(directory, wall_clock)
+def build(
+    directory: Directory,
+    *,
+    access: AccessRules | None = None,
+    audit: Audit | None = None,
+    tls: ServerTls | None = None,
+    guest_tls: GuestTls | None = None,
+    registered: RegisteredGuests | None = None,
+    allow_plaintext: bool = False,
+    wall_clock: Callable[[], float] = time.time,
+    sleep: Sleep = asyncio.sleep,
+) -> Parts:
+    """The parts of a proxy for the guests of `directory`; without `access` by the rules of an empty configuration."""
+    rules = access or AccessRules(own_uid=os.geteuid(), own_gid=os.getegid())
+    judge, audit = Access(rules), audit or Audit(None, wall_clock)
+    trail = AuditTrail(audit, time.monotonic)
+    upstreams = Upstreams(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=trail.wrong_guest)
     looks = Looks(upstreams, wall_clock)
-    watches = Watches(directory, upstreams, wall_clock, sleep)
-    fleet = FleetService(directory, upstreams, GuestList(directory, upstreams, looks), watches, wall_clock)
+    watches = Watches(upstreams, wall_clock, sleep)
+    peers = Peers()
+    fleet = FleetService(
+        directory=directory,
+        upstreams=upstreams,
+        guest_list=GuestList(upstreams, looks),
+        watches=watches,
+        wall_clock=wall_clock,
+    )
+    writer = DirectoryService(registered, allow_plaintext=allow_plaintext)
     calls = CallCounts()
-    server = GrpcServer([proxied_api(upstreams, calls), fleet.service()])
-    return Parts(directory, upstreams, looks, watches, server, calls)
+    server = GrpcServer(
+        [proxied_api(upstreams, calls), fleet.service(), writer.service()],
+        interceptors=[Gate(judge, peers, trail, method_roles(), time.monotonic)],
+        peers=peers,
+        identify_unix=rules.unix_role is None,
+        tls=tls,
+    )
+    return Parts(directory, upstreams, looks, watches, judge, audit, server, calls)
 
 
-def join_pages(setup: PageSetup, parts: Parts, version: str, *, refused_entries: Callable[[], int] = lambda: 0) -> PageParts:
-    """What the pages of `parts` read from."""
+def join_pages(
+    setup: PageSetup,
+    parts: Parts,
+    dashboard: Pages,
+    server: PageServer,
+    *,
+    refused_entries: Callable[[], int] = lambda: 0,
+) -> PageParts:
+    """What the pages of `parts` on `server` read from."""
     return PageParts.join(
         setup,
         directory=parts.directory,
         upstreams=parts.upstreams,
         calls=parts.calls,
-        version=version,
+        dashboard=dashboard,
         refused_entries=refused_entries,
         ready=lambda: bool(parts.server.addresses),
+        stopping=server.stopping,
     )
 
 
@@ -96,19 +153,107 @@ def collect_garbage_quietly() -> None:
     gc.set_threshold(*YOUNG_COLLECTIONS, FULL_COLLECTION)
 
 
-async def serve(setup: Setup, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set; calls in flight are finished first. Raises StartError when an address cannot be bound."""
-    parts = build(Directory(setup.guests))
+def check_sources(setup: Setup) -> list[str]:
+    """Why files of the directory's folder are refused; raises SettingsError for what would stop the start. Blocks."""
+    if setup.libvirt:
+        require_module()
+    directory = Directory(setup.guests)
+    if setup.registered_file:
+        RegisteredGuests(setup.registered_file, directory, allow_plaintext=setup.allow_plaintext).load()
+    if setup.directory_dir is None:
+        return []
+    folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=setup.allow_plaintext)
+    folder.scan()
+    return list(folder.refused.values())
+
+
+def run(setup: Setup, read_again: Callable[[], Setup]) -> int:
+    """Serve until SIGTERM or SIGINT; SIGHUP takes the access rules of `read_again`. Returns the exit status."""
+    notifier = Notifier.take(os.environ, os.getpid())
+    return run_server(lambda stop: serve(setup, stop, read_again, notifier))
+
+
+async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setup], notifier: Notifier) -> None:
+    """Serve until `stop` is set; calls in flight are finished first. Raises StartError for what the operator must change."""
+    plain = setup.allow_plaintext
+    directory = Directory(setup.guests)
+    registered = None
+    if setup.registered_file:
+        registered = RegisteredGuests(setup.registered_file, directory, allow_plaintext=plain)
+        await asyncio.to_thread(registered.load)
+    folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=plain) if setup.directory_dir else None
+    audit = Audit(setup.audit_file, time.time)
+    libvirt = LibvirtSource(setup.libvirt, directory) if setup.libvirt else None
+    parts = build(
+        directory,
+        access=setup.access,
+        audit=audit,
+        tls=setup.tls,
+        guest_tls=setup.guest_tls,
+        registered=registered,
+        allow_plaintext=plain,
+    )
+    started = asyncio.Event()
+
+    async def reload() -> None:
+        # What the service manager hears at its end must not come before the listeners are there.
+        await started.wait()
+        await _reload(parts, setup, read_again)
+
     async with contextlib.AsyncExitStack() as ending:
         ending.push_async_callback(parts.close)
-        pages = join_pages(setup.pages, parts, await asyncio.to_thread(metadata.version, DISTRIBUTION))
+        await asyncio.to_thread(audit.open)
+        if folder:
+            await folder.start()
+            ending.push_async_callback(folder.close)
+        if libvirt:
+            libvirt.follower.start()
+            ending.push_async_callback(libvirt.close)
+        await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
+        page_server = PageServer()
+        dashboard = await asyncio.to_thread(lambda: Pages(metadata.version(DISTRIBUTION)))
+        pages = join_pages(
+            setup.pages, parts, dashboard, page_server, refused_entries=lambda: len(folder.refused) if folder else 0
+        )
         ending.push_async_callback(pages.close)
-        page_server = PageServer(create_http_app(pages), stopping=pages.stopping)
         await parts.server.start(setup.listen)
         # Together, because each may take most of the time that stopping has.
         ending.push_async_callback(lambda: asyncio.gather(parts.stop_serving(), page_server.stop()))
         if setup.pages.listen is not None:
-            await page_server.start(setup.pages.listen)
-        log.info("%d guests are known", len(parts.directory))
+            await page_server.start(create_http_app(pages), setup.pages.listen)
+        log.info("guests known: %d", len(directory))
+        await ending.enter_async_context(notifier.watched())
+        notifier.ready(f"listening on {', '.join(map(str, [*parts.server.addresses, *page_server.addresses]))}")
+        started.set()
         collect_garbage_quietly()
         await stop.wait()
+        notifier.stopping()
+
+
+async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -> None:
+    """Put the access rules, renewed certificates and a moved audit file in force; raises StartError and changes nothing."""
+    fresh = await asyncio.to_thread(read_again)
+    await asyncio.to_thread(parts.audit.open)
+    parts.access.replace(fresh.access.on_the_same_listeners(setup.access))
+    parts.upstreams.renew_certificates()
+    if needs_restart(setup, fresh):
+        log.warning("what else was changed in the configuration needs a restart")
+
+
+def needs_restart(before: Setup, after: Setup) -> bool:
+    """Whether something differs that a reload does not take."""
+    return any(
+        (
+            before.listen != after.listen,
+            before.guests != after.guests,
+            before.allow_plaintext != after.allow_plaintext,
+            before.directory_dir != after.directory_dir,
+            before.registered_file != after.registered_file,
+            before.libvirt != after.libvirt,
+            (before.tls is None) != (after.tls is None),
+            before.guest_tls != after.guest_tls,
+            before.audit_file != after.audit_file,
+            before.pages != after.pages,
+            after.access != after.access.on_the_same_listeners(before.access),
+        )
+    )

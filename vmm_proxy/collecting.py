@@ -8,25 +8,28 @@ the last one does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
+from vmm_proxy.guest_outcome import GuestOutcome
 from vmm_proxy.outbox import Outbox
 from vmm_proxy.passed_metadata import Metadata
-from vmm_proxy.upstreams import Upstreams
 
 # Calls started before other work of the loop gets its turn; starting one takes about 0.1 ms.
 STARTS_AT_A_TIME = 32
 
 
+# Asks one guest with this metadata until a deadline (loop time), by a wall clock; raises nothing but cancellation.
+Ask = Callable[[str, Metadata, float, Callable[[], float]], Awaitable[GuestOutcome]]
+
+
 async def collect(
-    upstreams: Upstreams, guest_ids: Sequence[str], metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
+    ask_guest: Ask, guest_ids: Sequence[str], metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
 ) -> AsyncGenerator[GuestOutcome, None]:
     """The outcome of each of `guest_ids`, exactly once, as it comes; all have come by `deadline` (loop time)."""
     outbox = Outbox()
 
     async def ask(guest_id: str) -> None:
-        outbox.offer(await ask_gpu_info(upstreams, guest_id, metadata, deadline, wall_clock))
+        outbox.offer(await ask_guest(guest_id, metadata, deadline, wall_clock))
 
     tasks: list[asyncio.Task[None]] = []
 

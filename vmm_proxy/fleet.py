@@ -1,14 +1,14 @@
 """guest_fleet.v1.FleetService: turns rpcs into work of the rooms that do it, and their failures into statuses.
 
-Guests' addresses are shown to administrators only; as long as there are no roles, these are the callers on a Unix socket, whom
-the file system already let in.
+Each call is about the guests that its caller sees: the others are as if they were not there, also where they are asked for by
+name. Guests' addresses are shown to administrators only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import urllib.parse
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -22,7 +22,9 @@ from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.deadlines import guest_deadline
 from vmm_proxy.directory import Directory
 from vmm_proxy.guest_list import GuestList
+from vmm_proxy.guest_outcome import ask_gpu_info
 from vmm_proxy.outbox import OutboxClosedError
+from vmm_proxy.policy.permit import SeenGuests, current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.selecting import selection
 from vmm_proxy.slots import FLEET_STREAMS, Slots
@@ -41,16 +43,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _NAME = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 
 
-def is_local_admin(context: Context) -> bool:
-    """Whether the caller came over a Unix socket."""
-    return urllib.parse.unquote(context.peer()).startswith("unix:")
-
-
 class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     """The servicer."""
 
     def __init__(
         self,
+        *,
         directory: Directory,
         upstreams: Upstreams,
         guest_list: GuestList,
@@ -73,7 +71,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.ListGuestsResponse:
         """A page of guests."""
         try:
-            return await self._guest_list.page(request, with_addresses=is_local_admin(context))
+            permit = current_permit()
+            guests = SeenGuests(self._directory, permit)
+            return await self._guest_list.page(request, guests, with_addresses=permit.is_admin)
         except CallError as error:
             failure = error
         return await refuse(context, failure)
@@ -83,7 +83,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     ) -> AsyncIterator[fleet_pb2.CollectGpuInfoResponse]:
         """Every selected guest's outcome, as it comes."""
         try:
-            guest_ids = selection(request.selector).choose(self._directory)
+            permit = current_permit()
+            guest_ids = selection(request.selector).choose(SeenGuests(self._directory, permit))
             metadata = passed_metadata.to_guest(context.invocation_metadata())
             self._streams.take()
         except CallError as error:
@@ -91,7 +92,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             now = asyncio.get_running_loop().time()
             deadline = min(guest_deadline(context, GPU_INFO_BOUND_SECONDS), now + GPU_INFO_BOUND_SECONDS)
-            async with contextlib.aclosing(collect(self._upstreams, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
+            asked = functools.partial(ask_gpu_info, self._upstreams, require=permit.require)
+            async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
                 async for outcome in outcomes:
                     yield fleet_pb2.CollectGpuInfoResponse(guest=outcome.message())
         finally:
@@ -104,10 +106,11 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             interval = _interval_seconds(request)
             selected = selection(request.selector)
+            guests = SeenGuests(self._directory, current_permit())
             self._streams.take()
         except CallError as error:
             await refuse(context, error)
-        watcher = self._watches.join(selected, interval)
+        watcher = self._watches.join(selected, guests, interval)
         try:
             while True:
                 yield fleet_pb2.WatchGpuInfoResponse(guest=(await watcher.outbox.take()).message())

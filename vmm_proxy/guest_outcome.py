@@ -16,7 +16,7 @@ from vmm_proxy.flight import Answer, Outcome
 from vmm_proxy.passed_metadata import Metadata
 from vmm_proxy.refusing import rpc_status
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstreams import Require, Upstreams
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +62,20 @@ def _gpu_info(answer: Answer) -> guest_api_pb2.GpuInfoResponse:
 
 
 async def ask_gpu_info(
-    upstreams: Upstreams, guest_id: str, metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
+    upstreams: Upstreams,
+    guest_id: str,
+    metadata: Metadata,
+    deadline: float,
+    wall_clock: Callable[[], float],
+    *,
+    require: Require | None = None,
 ) -> GuestOutcome:
-    """Ask one guest until `deadline` (loop time); raises nothing but cancellation."""
+    """Ask one guest until `deadline` (loop time), for somebody whom `require` lets; raises nothing but cancellation."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     outcome: Outcome
     try:
-        outcome = await upstreams.reach(guest_id).call(GPU_INFO, metadata, deadline, for_fleet=True)
+        outcome = await upstreams.reach(guest_id, require).call(GPU_INFO, metadata, deadline, for_fleet=True)
     except CallError as error:
         outcome = error
     except Exception:

@@ -20,6 +20,7 @@ from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.contract_methods import PROXIED_SERVICE, Method, proxied_methods
 from vmm_proxy.deadlines import guest_deadline
 from vmm_proxy.flight import Answer
+from vmm_proxy.policy.permit import current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
@@ -67,8 +68,6 @@ async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Co
         guest_id = guest_api_pb2.Id.FromString(request).id
     except DecodeError as error:
         raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode as guest_api.Id") from error
-    upstream = upstreams.reach(guest_id)
-    if not method.only_reads:
-        log.warning("%s of guest %s asked by %s", method.name, guest_id, context.peer())
+    upstream = upstreams.reach(guest_id, current_permit().require)
     metadata = passed_metadata.to_guest(context.invocation_metadata())
     return await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds))

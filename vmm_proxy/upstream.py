@@ -8,19 +8,21 @@ no status at all. Rejected: retries (only the caller knows what a second call me
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
 from guest_api import guest_api_pb2
 from guest_transport.addresses import Address
-from vmm_proxy.asking import ask
+from vmm_proxy.asking import NotSentError, ask
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.flight import Answer, Flight, Outcome
+from vmm_proxy.guest_tls import GuestTls, secure
+from vmm_proxy.identity import WrongGuestError, prove
 from vmm_proxy.line import Line
 from vmm_proxy.passed_metadata import Metadata
 from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, Slots
@@ -64,9 +66,23 @@ class Upstream:
     """The calls to one guest at one address."""
 
     def __init__(
-        self, guest_id: str, address: Address, *, contact: Contact, proxy_calls: Slots, wall_clock: Callable[[], float]
+        self,
+        guest_id: str,
+        address: Address,
+        *,
+        pin: bytes = b"",
+        contact: Contact,
+        proxy_calls: Slots,
+        wall_clock: Callable[[], float],
+        tls: GuestTls | None = None,
+        on_wrong_guest: Callable[[bytes], None] | None = None,
     ) -> None:
         self.guest_id = guest_id
+        self._pin = pin
+        self._tls = tls
+        self._on_wrong_guest = on_wrong_guest
+        # How often another VM answered at the guest's address.
+        self.wrong_guests = 0
         self.contact = contact
         self.redials = 0
         self._address = address
@@ -112,6 +128,11 @@ class Upstream:
             if line:
                 await line.close()
 
+    def renew_certificates(self) -> None:
+        """Dial anew where TLS is spoken, so that renewed files are used; calls in flight finish."""
+        if self._tls and self._line:
+            self._replace(self._line)
+
     async def _call(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Answer:
         key = (method.name, metadata)
         while True:
@@ -132,32 +153,38 @@ class Upstream:
                 raise outcome.again()
 
     def _start(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
-        # Undone once, by whichever comes first: the outcome, or the end of a task that was cancelled before it began.
-        places = contextlib.ExitStack()
-        with places:
-            for slots in (self._calls, proxy_calls):
-                if slots:
-                    slots.take()
-                    places.callback(slots.give_back)
-            places = places.pop_all()
+        self._calls.take()
+        try:
+            if proxy_calls:
+                proxy_calls.take()
+        except CallError:
+            self._calls.give_back()
+            raise
         flight = Flight(deadline)
         self._flights.add(flight)
-        places.callback(self._flights.discard, flight)
         if method.only_reads:
             self._shared[method.name, metadata] = flight
-            places.callback(self._unshare, method.name, metadata, flight)
-        flight.task = asyncio.create_task(self._fly(flight, method, metadata, places))
-        flight.task.add_done_callback(lambda _: places.close())
+        end = partial(self._end, flight, (method.name, metadata), proxy_calls)
+        flight.task = asyncio.create_task(self._fly(flight, method, metadata, end))
+        # For a task that was cancelled, perhaps before it began.
+        flight.task.add_done_callback(lambda _: end())
         return flight
 
-    def _unshare(self, method_name: str, metadata: Metadata, flight: Flight) -> None:
-        if self._shared.get((method_name, metadata)) is flight:
-            del self._shared[method_name, metadata]
+    def _end(self, flight: Flight, key: tuple[str, Metadata], proxy_calls: Slots | None) -> None:
+        """Give the places of `flight` back and let nobody join it any more; the first time counts."""
+        if flight not in self._flights:
+            return
+        self._flights.discard(flight)
+        self._calls.give_back()
+        if proxy_calls:
+            proxy_calls.give_back()
+        if self._shared.get(key) is flight:
+            del self._shared[key]
 
-    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, places: contextlib.ExitStack) -> None:
+    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, end: Callable[[], None]) -> None:
         outcome: Outcome
         try:
-            outcome = await ask(self._open_line(), self.guest_id, method, metadata, flight.deadline)
+            outcome = await self._ask(method, metadata, flight.deadline)
         except CallError as error:
             outcome = error
         except asyncio.CancelledError:
@@ -168,14 +195,53 @@ class Upstream:
         except Exception:
             log.exception("a call to guest %s failed in the proxy itself", self.guest_id)
             outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {self.guest_id}: a fault of the proxy; its log says more")
-        places.close()
+        end()
         self._note(outcome)
         flight.land(outcome)
 
-    def _open_line(self) -> Line:
+    async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:
+        line = await self._open_line()
+        try:
+            await self._prove(line, deadline)
+            return await ask(line, self.guest_id, method, metadata, deadline)
+        except NotSentError:
+            pass
+        except CallError:
+            # Before it was proven nothing was sent but the question who it is.
+            if line.proven or not line.spent:
+                raise
+        # A connection that ended meanwhile costs a new one, once.
+        line = await self._open_line()
+        await self._prove(line, deadline)
+        return await ask(line, self.guest_id, method, metadata, deadline)
+
+    async def _prove(self, line: Line, deadline: float) -> None:
+        try:
+            await prove(line, self.guest_id, deadline)
+        except WrongGuestError as error:
+            self.wrong_guests += 1
+            self._replace(line)
+            if self._on_wrong_guest:
+                self._on_wrong_guest(error.shown)
+            raise
+
+    async def _open_line(self) -> Line:
+        line = self._line
+        if line and not line.spent:
+            return line
+        if line:
+            self._replace(line)
+        secured = await secure(self.guest_id, self._address, self._tls) if self._tls else None
+        # Another call may have been faster while the files were read.
         if self._line is None:
-            self._line = Line(self.guest_id, self._address)
+            self._line = Line(self.guest_id, self._address, self._pin, secured)
         return self._line
+
+    def _replace(self, line: Line) -> None:
+        """Use `line` no more; a new one is made at the next call."""
+        if self._line is line:
+            self._line = None
+            self._retire(line)
 
     def _note(self, outcome: Outcome) -> None:
         now = self._wall_clock()
@@ -206,8 +272,7 @@ class Upstream:
         self.redials += 1
         self._misses = 0
         self._redialled_at = now
-        self._retire(self._line)
-        self._line = None
+        self._replace(self._line)
 
     def _retire(self, line: Line) -> None:
         async def close_later() -> None:

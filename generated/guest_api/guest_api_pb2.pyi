@@ -510,8 +510,8 @@ Global___GpuDevice: _TypeAlias = GpuDevice  # noqa: Y015
 
 @_typing.final
 class GpuInfoResponse(_message.Message):
-    """The GPUs of a guest. None: gpus and error empty (zero bytes on the wire). Unknown: error set, all else unset. Value: gpus, with
-    sample_age_ms.
+    """The GPUs of a guest. None: gpus and error empty (zero bytes on the wire). Unknown: error set, gpus empty and both cc fields unset; with
+    sample_age_ms when it comes from a sample that failed. Value: gpus, with sample_age_ms.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -11,7 +11,10 @@ import sys
 def run() -> None:
     """Take one sample and leave, without the interpreter's own end."""
     sys.path.append(__file__.removesuffix("/guest_service/collector/start.py"))
-    from guest_service.collector.gpu_info import main  # noqa: PLC0415 (found only now)
+    from guest_service.collector.gpu_info import main  # noqa: PLC0415 (found only now, as the next)
+    from guest_service.collector.parent import die_with_parent  # noqa: PLC0415
+
+    die_with_parent()
 
     posix._exit(main(sys.argv[2:], sys.argv[1]))
 

@@ -22,6 +22,7 @@ from guest_service.host_facts.command import CommandError, run_command
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.off_loop import OffLoop
 from guest_service.host_facts.procfs import parse_net_dev
+from guest_service.host_facts.shared_read import SharedRead
 
 T = TypeVar("T")
 
@@ -56,10 +57,16 @@ class NetworkFacts:
         self._log = part_log or PartLog()
         self._interfaces = OffLoop("interfaces", lambda: read_interfaces(procfs, self._prefixes), READ_BOUND_SECONDS)
         self._gateways = OffLoop("gateways", gateways or read_gateways, READ_BOUND_SECONDS)
+        self._shared = SharedRead("read network", self._read)
         self._dns = OffLoop("dns", lambda: read_name_servers(resolv_conf), READ_BOUND_SECONDS)
 
     async def read(self) -> guest_api_pb2.NetworkInformation:
-        """The network now; FactError only when no part at all can be read."""
+        """The network now; FactError only when no part at all can be read. Callers at one time share one reading."""
+        info = guest_api_pb2.NetworkInformation()
+        info.CopyFrom(await self._shared.get())
+        return info
+
+    async def _read(self) -> guest_api_pb2.NetworkInformation:
         interfaces, gateways, servers, wg_info = await asyncio.gather(
             self._part("interfaces", self._interfaces.get),
             self._part("gateways", self._gateways.get),

@@ -1,7 +1,7 @@
 """The agent's HTTP side: `/metrics`, the dashboard, container logs, health.
 
     parts          what pages read from, as narrow interfaces; app.py of the agent fills them
-    app            create_http_app(parts): the routes
+    app            create_http_app(parts, pages): the routes
     server         HttpServer: listens, limits, stops
     connections    one client's bounds; gate: everybody's together
 

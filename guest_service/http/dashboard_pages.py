@@ -23,9 +23,9 @@ CONTAINERS_SECONDS = 1.0
 class DashboardPages:
     """Answers the dashboard's addresses."""
 
-    def __init__(self, parts: HttpParts) -> None:
+    def __init__(self, parts: HttpParts, pages: Pages) -> None:
         self._parts = parts
-        self._pages = Pages()
+        self._pages = pages
 
     async def page(self, request: Request) -> Response:
         """The whole page."""

@@ -53,6 +53,7 @@ class MetricsPage:
             pci_devices=None if inventory is None else inventory.nvidia,
             samples=stats.samples,
             duration_seconds=stats.last_duration_seconds,
+            failed_cc_queries=stats.failed_cc_queries,
         )
 
     def _add_containers(self, lines: Lines) -> None:

@@ -36,6 +36,10 @@ class SamplingStats(Protocol):
     def last_duration_seconds(self) -> float | None:
         """How long the last one took; None before the first."""
 
+    @property
+    def failed_cc_queries(self) -> int:
+        """Questions about confidential computing that failed in another way than not supported."""
+
 
 class Telemetry(Protocol):
     """GPU telemetry, as far as pages use it: none of it waits."""

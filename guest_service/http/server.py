@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
+from guest_service.dashboard.render import Pages
 from guest_service.http.app import create_http_app
 from guest_service.http.parts import HttpParts
 from guest_transport.addresses import Address
@@ -19,9 +20,7 @@ class HttpServer:
 
     def __init__(self, parts: HttpParts, *, limits: ClientLimits | None = None, requests_at_once: int = REQUESTS_AT_ONCE) -> None:
         self._parts = parts
-        stopping = asyncio.Event()
-        app = create_http_app(parts, stopping=stopping)
-        self._server = PageServer(app, stopping=stopping, limits=limits, requests_at_once=requests_at_once)
+        self._server = PageServer(limits=limits, requests_at_once=requests_at_once)
 
     @property
     def addresses(self) -> Sequence[Address]:
@@ -30,7 +29,9 @@ class HttpServer:
 
     async def start(self, listen: Address | socket.socket) -> None:
         """Listen; raises ListenError with one line that names the address and why not."""
-        await self._server.start(listen)
+        # Templates and assets are read from disk.
+        pages = await asyncio.to_thread(Pages)
+        await self._server.start(create_http_app(self._parts, pages, stopping=self._server.stopping), listen)
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Answer what is in progress within `grace_seconds`, end the rest, then the reads behind the pages."""

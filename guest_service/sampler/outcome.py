@@ -34,12 +34,14 @@ class OutcomeKind(StrEnum):
 class Outcome:
     """The end of one attempt. `reply` is never changed after this; sample_age_ms is unset in it.
 
-    With any kind but SAMPLE, reply.error is set and everything else in it is unset.
+    With any kind but SAMPLE, reply.error is set and everything else in it is unset. `failed_cc_queries` counts the questions about
+    confidential computing that failed in another way than "not supported": they have no place in the contract's message.
     """
 
     kind: OutcomeKind
     reply: guest_api_pb2.GpuInfoResponse
     took_seconds: float
+    failed_cc_queries: int = 0
 
     @property
     def failed(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import signal
 from collections.abc import Sequence
 
@@ -33,6 +34,8 @@ STDOUT_LIMIT_BYTES = 1024 * 1024
 # A driver library in debug mode prints thousands of lines; the first ones say what is wrong.
 STDERR_LIMIT_BYTES = 16 * 1024
 STDERR_LOGGED_LINES = 20
+# How the collector says on stderr that a question about confidential computing failed (collector/sample.py); counted as a line's begin.
+CC_COMPLAINT = re.compile(rb"^guest-service gpu-info: cc_(?:enabled|ready): ", re.MULTILINE)
 # Of a reason that the collector gives on stderr as it dies.
 LAST_WORDS_CHARACTERS = 200
 
@@ -164,7 +167,8 @@ class Sampler:
             reply = parse_line(ended.stdout)
         except CollectorLineError as error:
             return failure(OutcomeKind.UNREADABLE, f"the GPU collector's output is not a sample: {error}", took)
-        return Outcome(OutcomeKind.DRIVER_ERROR if reply.error else OutcomeKind.SAMPLE, reply, took)
+        kind = OutcomeKind.DRIVER_ERROR if reply.error else OutcomeKind.SAMPLE
+        return Outcome(kind, reply, took, failed_cc_queries=len(CC_COMPLAINT.findall(ended.stderr)))
 
     def _log_stderr(self, stderr: bytes) -> None:
         """Once per change: a driver that complains on every sample would fill the log with one sentence."""

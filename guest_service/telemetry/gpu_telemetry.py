@@ -47,10 +47,11 @@ class TakesSamples(Protocol):
 
 @dataclass(slots=True)
 class Stats:
-    """Since start: attempts by outcome (every kind is there from the beginning), and how long the last one took."""
+    """Since start: attempts by outcome (every kind is there from the beginning), how long the last one took, failed CC queries."""
 
     samples: dict[str, int] = field(default_factory=lambda: {kind.value: 0 for kind in OutcomeKind})
     last_duration_seconds: float | None = None
+    failed_cc_queries: int = 0
 
 
 class GpuTelemetry:
@@ -180,6 +181,7 @@ class GpuTelemetry:
     def _record(self, outcome: Outcome) -> None:
         self.stats.samples[outcome.kind.value] += 1
         self.stats.last_duration_seconds = outcome.took_seconds
+        self.stats.failed_cc_queries += outcome.failed_cc_queries
         if outcome.reply.error != self._said:
             self._said = outcome.reply.error
             if outcome.failed:

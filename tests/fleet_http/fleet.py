@@ -20,6 +20,7 @@ from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.connections import ClientLimits
 from guest_transport.http.server import PageServer
 from vmm_proxy.app import Parts, build, join_pages
+from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
@@ -152,11 +153,11 @@ async def running_fleet(
     with short_folder() as folder:
         parts = build(Directory())
         setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target)
-        pages = join_pages(setup, parts, "1.2.3", refused_entries=lambda: fleet.refused)
-        server = PageServer(create_http_app(pages), stopping=pages.stopping, limits=limits)
+        server = PageServer(limits=limits)
+        pages = join_pages(setup, parts, await asyncio.to_thread(Pages, "1.2.3"), server, refused_entries=lambda: fleet.refused)
         fleet = Fleet(folder, parts, pages, server)
         await parts.server.start([UnixAddress(str(folder / "proxy"))])
-        await server.start(TcpAddress("127.0.0.1", 0))
+        await server.start(create_http_app(pages), TcpAddress("127.0.0.1", 0))
         try:
             yield fleet
         finally:

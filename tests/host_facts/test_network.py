@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -115,6 +116,30 @@ async def test_wg_show_is_passed_on_as_it_is(tmp_path: Path) -> None:
     wg = script(tmp_path / "wg", 'echo "interface: wg0"; echo "  private key: (hidden)"')
     info = await NetworkFacts(procfs=make_procfs(tmp_path / "proc"), wg_command=[str(wg), "show"]).read()
     assert info.wg_info == "interface: wg0\n  private key: (hidden)\n"
+
+
+async def test_a_hundred_callers_at_once_are_one_wg_show(tmp_path: Path) -> None:
+    wg = script(tmp_path / "wg", f"echo run >> {tmp_path}/runs; echo wg0")
+    facts = NetworkFacts(procfs=make_procfs(tmp_path / "proc"), wg_command=[str(wg)])
+    answers = await asyncio.gather(*(facts.read() for _ in range(100)))
+    assert {answer.wg_info for answer in answers} == {"wg0\n"}
+    answers[0].wg_info = "changed"
+    assert answers[1].wg_info == "wg0\n"
+    assert (tmp_path / "runs").read_text() == "run\n"
+    await facts.read()
+    assert (tmp_path / "runs").read_text() == "run\n" * 2
+
+
+async def test_a_caller_that_gives_up_leaves_the_reading_to_the_others(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    wg = script(tmp_path / "wg", f"read line < {tmp_path}/go; echo $line")
+    facts = NetworkFacts(procfs=make_procfs(tmp_path / "proc"), wg_command=[str(wg)])
+    gone, stays = asyncio.create_task(facts.read()), asyncio.create_task(facts.read())
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.to_thread((tmp_path / "go").write_text, "wg0\n")
+    assert (await stays).wg_info == "wg0\n"
+    assert gone.cancelled()
 
 
 async def test_a_wg_that_hangs_is_killed_and_leaves_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,3 +137,22 @@ def test_counters_of_64_bits_are_exact_and_names_may_touch_them() -> None:
 def test_a_line_of_counters_that_is_not_as_documented_is_a_failure(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- which of the two texts it is does not matter
         procfs.parse_net_dev("a\nb\n" + line + "\n")
+
+
+@given(st.text())
+@pytest.mark.parametrize(
+    "parse",
+    [
+        procfs.parse_meminfo,
+        procfs.parse_loadavg,
+        procfs.parse_uptime,
+        procfs.parse_online_cpus,
+        procfs.parse_cpu_model,
+        procfs.parse_os_release,
+        procfs.parse_mounts,
+        procfs.parse_net_dev,
+    ],
+)
+def test_any_text_is_a_value_or_a_failure_and_nothing_else(parse: Callable[[str], object], text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert parse(text) is not None

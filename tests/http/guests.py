@@ -26,6 +26,7 @@ class Bus:
 class Stats:
     samples: Mapping[str, int] = field(default_factory=lambda: {"sample": 3, "timeout": 1})
     last_duration_seconds: float | None = 0.125
+    failed_cc_queries: int = 2
 
 
 @dataclass

@@ -36,6 +36,7 @@ async def test_the_page_has_system_cards_containers_and_the_agent_itself(accept:
     assert samples[at("dstack_gpu_sample_age_seconds")] == 1.234
     assert samples[at("dstack_gpu_samples_total", outcome="timeout")] == 1
     assert samples[at("dstack_gpu_sample_duration_seconds")] == 0.125
+    assert samples[at("dstack_gpu_cc_query_errors_total")] == 2
     assert samples[at("dstack_guest_cpus")] == 64
     assert samples[at("dstack_guest_load15")] == 12.34
     assert sum(1 for name, _ in samples if name == "dstack_guest_container_info") == 3
@@ -60,7 +61,7 @@ async def test_a_guest_without_a_gpu_is_up_with_no_card() -> None:
     assert samples[at("dstack_gpu_nvml_up")] == 1
     assert samples[at("dstack_gpu_pci_devices")] == 0
     assert not any("uuid" in dict(labels) for _, labels in samples)
-    assert not any(name.startswith("dstack_gpu_cc") for name, _ in samples)
+    assert not any(name in ("dstack_gpu_cc_enabled", "dstack_gpu_cc_ready") for name, _ in samples)
 
 
 async def test_before_the_first_sample_the_page_does_not_say_that_the_gpus_are_down() -> None:

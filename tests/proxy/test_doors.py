@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import time
@@ -143,6 +144,16 @@ async def test_what_a_hostile_guest_sends_never_reaches_the_log_raw(sockets: Pat
         assert all(" vmm_proxy." in line or " guest_transport." in line for line in err.splitlines()), err
 
 
+async def test_a_low_soft_limit_of_descriptors_does_not_limit_the_guests(sockets: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        async with processes.serving("--grpc", f"unix:{sockets}/proxy") as proxy:
+            assert resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE)[0] == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 async def test_a_second_proxy_on_one_socket_is_refused_in_one_line(sockets: Path) -> None:
     address = f"unix:{sockets}/proxy"
     async with processes.serving("--grpc", address):
@@ -192,7 +203,20 @@ async def test_help_and_version_go_to_stdout(arguments: list[str]) -> None:
     assert out
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve", "--no-such-flag"], ["check-config"], ["nonsense"]])
-async def test_misuse_ends_with_status_2_and_nothing_on_stdout(arguments: list[str]) -> None:
-    status, out, _ = await processes.run(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(["serve", "--no-such-flag"], "--no-such-flag"), (["check-config"], "--config"), (["non\nsense"], "non\\nsense")],
+)
+async def test_misuse_ends_with_status_2_and_one_line_that_names_it(arguments: list[str], word: str) -> None:
+    status, out, err = await processes.run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("vmm-proxy: ")
+    assert word in err
+
+
+async def test_no_command_at_all_shows_them_whole_on_stderr_with_status_2() -> None:
+    status, out, err = await processes.run()
     assert (status, out) == (2, "")
+    for door in ("serve", "check-config", "hash-token"):
+        assert f"  {door} " in err
+    assert "..." not in err.partition("Commands:")[2]

@@ -57,6 +57,15 @@ async def test_a_line_and_status_0_are_a_sample(samplers: Callable[..., Sampler]
     assert 0 < outcome.took_seconds < 20
 
 
+async def test_cc_questions_that_failed_are_counted_and_other_complaints_are_not(samplers: Callable[..., Sampler]) -> None:
+    complaints = b"guest-service gpu-info: cc_enabled: Unknown Error (999)\nguest-service gpu-info: nvmlShutdown: x cc_ready: y\n"
+    outcome = await samplers(
+        python(f"import sys; sys.stderr.buffer.write({complaints!r}); sys.stdout.write({line_of(SAMPLE)!r})")
+    ).sample()
+    assert outcome.kind is OutcomeKind.SAMPLE
+    assert outcome.failed_cc_queries == 1
+
+
 async def test_a_line_that_says_why_nothing_is_known_is_a_failure_with_these_words(samplers: Callable[..., Sampler]) -> None:
     reply = guest_api_pb2.GpuInfoResponse(error="Driver/library version mismatch")
     outcome = await samplers(prints(line_of(reply))).sample()

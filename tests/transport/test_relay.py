@@ -231,5 +231,8 @@ async def test_a_thousand_connections_leave_no_descriptor_and_no_task(tmp_path: 
                     assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 5), PATIENCE_SECONDS) == b"hello"
             while relay.connections > 4:
                 await asyncio.sleep(0)
-    assert len(asyncio.all_tasks()) == tasks
+    # An echo whose connection ended in the moment of closing takes a few more rounds of the loop.
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(asyncio.all_tasks()) > tasks:
+            await asyncio.sleep(0)
     assert len(os.listdir("/proc/self/fd")) == descriptors

@@ -12,9 +12,13 @@ _HERE = Path(__file__).parent
 
 
 class Pages:
-    """The page's parts in their order: head, guests, foot. The summary is in the head, and sent alone when it changes."""
+    """The page's parts in their order: head, guests, foot. The summary is in the head, and sent alone when it changes.
+
+    Making it reads files.
+    """
 
     def __init__(self, version: str) -> None:
+        self.version = version
         self.assets = Assets(_HERE / "assets")
         environment = templates(_HERE / "templates", self.assets)
         environment.globals["version"] = version

@@ -205,7 +205,7 @@ def _fitting(answer: Answer, kind: type[M]) -> M:
 
 
 def _same_vm(before: GuestEntry, after: GuestEntry) -> bool:
-    return (before.address, before.instance_id) == (after.address, after.instance_id)
+    return (before.address, before.instance_id, before.tls) == (after.address, after.instance_id, after.tls)
 
 
 class _Wait:

@@ -27,6 +27,7 @@ class OwnFigures:
         lines = Lines()
         self._add_calls(lines)
         lines.add(table.PROXY_REDIALS, self.upstreams.redials)
+        lines.add(table.PROXY_IDENTITY_MISMATCHES, self.upstreams.identity_mismatches)
         entries = self.directory.after()
         running = sum(entry.running for entry in entries)
         lines.add(table.PROXY_DIRECTORY_ENTRIES, running, "running")

@@ -22,12 +22,12 @@ KEPT_SECONDS = 1.0
 class FleetView:
     """Rows and summary now."""
 
-    def __init__(self, directory: Directory, board: FleetBoard, version: str) -> None:
+    def __init__(self, directory: Directory, board: FleetBoard, pages: Pages) -> None:
         self._directory = directory
         self._board = board
         self.history = History(board.clock)
         self._rows: dict[str, tuple[object, int, float, str]] = {}
-        self.pages = Pages(version)
+        self.pages = pages
         board.listen(self._noted)
 
     def entries(self) -> Sequence[GuestEntry]:

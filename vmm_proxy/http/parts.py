@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from guest_metrics.process import ProcessFigures, read_process
 from guest_transport.http.shared_look import SharedLook, in_thread
 from vmm_proxy.call_counts import CallCounts
+from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory import Directory
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.own_lines import OwnFigures
@@ -42,18 +43,18 @@ class PageParts:
         directory: Directory,
         upstreams: Upstreams,
         calls: CallCounts,
-        version: str,
-        refused_entries: Callable[[], int] = lambda: 0,
-        ready: Callable[[], bool] = lambda: True,
+        dashboard: Pages,
+        refused_entries: Callable[[], int],
+        ready: Callable[[], bool],
+        stopping: asyncio.Event,
     ) -> PageParts:
         """Join the parts."""
         board = FleetBoard(directory, upstreams, with_containers=setup.containers)
-        view = FleetView(directory, board, version)
-        stopping = asyncio.Event()
+        view = FleetView(directory, board, dashboard)
         return cls(
             setup=setup,
             board=board,
-            page=FleetPage(board, setup.labels, version),
+            page=FleetPage(board, setup.labels, dashboard.version),
             own=OwnFigures(directory, upstreams, calls, refused_entries),
             process=SharedLook("process figures", in_thread(read_process)),
             view=view,

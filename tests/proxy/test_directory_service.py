@@ -1,0 +1,227 @@
+"""A VMM registers its guests: kept on disk, refused by rule, open to administrators only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from guest_api import guest_api_pb2
+from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
+from guest_transport.addresses import TcpAddress, VsockAddress
+from guest_transport.errors import SettingsError
+from guest_transport.options import channel_options
+from tests.proxy import processes
+from tests.proxy.raw_guest import Stream, raw_guest
+from tests.proxy.running import Proxy, running_proxy
+from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.registered_guests import RegisteredGuests
+
+FULL = fleet_pb2.GuestEntry(
+    id="vm1",
+    address="vsock:3:8000",
+    labels={"rack": "r7"},
+    state=fleet_pb2.DESIRED_STATE_STOPPED,
+    instance_id=b"\x00\xff",
+    gpus=["0000:3b:00.0"],
+)
+
+
+async def no_gpu(stream: Stream) -> None:
+    await stream.answer(b"")
+
+
+async def silence(stream: Stream) -> None:
+    await stream.reset.wait()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "registered.json"
+
+
+@pytest.fixture
+async def proxy(sockets: Path, file: Path) -> AsyncIterator[Proxy]:
+    directory = Directory()
+    registered = RegisteredGuests(file, directory, allow_plaintext=False)
+    async with running_proxy(sockets / "proxy", directory=directory, registered=registered) as proxy:
+        yield proxy
+
+
+def stub_of(proxy: Proxy) -> fleet_pb2_grpc.DirectoryServiceAsyncStub:
+    return fleet_pb2_grpc.DirectoryServiceStub(proxy.channel)
+
+
+async def register(proxy: Proxy, entry: fleet_pb2.GuestEntry) -> fleet_pb2.GuestEntry:
+    return (await stub_of(proxy).RegisterGuest(fleet_pb2.RegisterGuestRequest(guest=entry), timeout=5)).guest
+
+
+async def refused(call: Awaitable[object]) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def test_a_registered_guest_is_kept_whole_and_there_again_after_a_restart(proxy: Proxy, file: Path) -> None:
+    assert await register(proxy, FULL) == FULL
+    again = Directory()
+    await asyncio.to_thread(RegisteredGuests(file, again, allow_plaintext=False).load)
+    assert again.get("vm1") == proxy.directory.get("vm1")
+    assert not [path for path in file.parent.iterdir() if path != file], "no temporary file is left"
+
+
+async def test_a_guest_is_called_as_soon_as_it_is_registered_and_not_after(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest:
+        await register(proxy, fleet_pb2.GuestEntry(id="vm1", address=guest.address))
+        assert await proxy.gpu_info("vm1") == guest_api_pb2.GpuInfoResponse()
+        await stub_of(proxy).DeregisterGuest(fleet_pb2.DeregisterGuestRequest(id="vm1"), timeout=5)
+        assert (await proxy.failure("vm1")).code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_deregistering_ends_the_calls_in_flight(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        await register(proxy, fleet_pb2.GuestEntry(id="vm1", address=guest.address))
+        failing = asyncio.create_task(proxy.failure("vm1", timeout=30))
+        await asyncio.wait_for(guest.called.wait(), 5)
+        await stub_of(proxy).DeregisterGuest(fleet_pb2.DeregisterGuestRequest(id="vm1"), timeout=5)
+        assert (await asyncio.wait_for(failing, 5)).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_an_update_replaces_the_whole_entry(proxy: Proxy, file: Path) -> None:
+    await register(proxy, FULL)
+    small = fleet_pb2.GuestEntry(id="vm1", address="vsock:4:8000", state=fleet_pb2.DESIRED_STATE_RUNNING)
+    answer = await stub_of(proxy).UpdateGuest(fleet_pb2.UpdateGuestRequest(guest=small), timeout=5)
+    assert answer.guest == small
+    assert [guest["address"] for guest in json.loads(file.read_text())["guests"]] == ["vsock:4:8000"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [
+        (fleet_pb2.GuestEntry(id="vm1", address="vsock:9:1"), grpc.StatusCode.ALREADY_EXISTS),
+        (fleet_pb2.GuestEntry(id="vm2", address="vsock:3:8000"), grpc.StatusCode.ALREADY_EXISTS),
+        (fleet_pb2.GuestEntry(id="a/b", address="vsock:9:1"), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id="vm2", address="nonsense"), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id="vm2", address="10.0.0.1:1"), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id="vm2", address="vsock:9:1", labels={"a\nb": "c"}), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id="vm2", address="vsock:9:1", labels={"a": "b\nc"}), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id="vm2", address="vsock:9:1", gpus=["x"]), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id="vm2", address="vsock:9:1", instance_id=bytes(65)), grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_what_cannot_be_registered_is_refused_and_nothing_is_written(
+    proxy: Proxy, file: Path, entry: fleet_pb2.GuestEntry, code: grpc.StatusCode
+) -> None:
+    await register(proxy, fleet_pb2.GuestEntry(id="vm1", address="vsock:3:8000"))
+    before = file.read_bytes()
+    error = await refused(stub_of(proxy).RegisterGuest(fleet_pb2.RegisterGuestRequest(guest=entry), timeout=5))
+    assert error.code() is code
+    assert (error.details() or "").isprintable()
+    assert file.read_bytes() == before
+    assert len(proxy.directory) == 1
+
+
+async def test_a_guest_of_a_file_or_flag_is_not_changed_by_call(proxy: Proxy) -> None:
+    proxy.add("vm1", "vsock:3:8000", source="/etc/vmm-proxy/guests.d/a.toml")
+    error = await refused(stub_of(proxy).DeregisterGuest(fleet_pb2.DeregisterGuestRequest(id="vm1"), timeout=5))
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "/etc" not in (error.details() or "")
+    error = await refused(stub_of(proxy).DeregisterGuest(fleet_pb2.DeregisterGuestRequest(id="nobody"), timeout=5))
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_change_that_cannot_be_written_is_undone(proxy: Proxy, file: Path) -> None:
+    await register(proxy, FULL)
+    file.unlink()
+    file.mkdir()
+    (file / "full").touch()
+    error = await refused(
+        stub_of(proxy).RegisterGuest(
+            fleet_pb2.RegisterGuestRequest(guest=fleet_pb2.GuestEntry(id="vm2", address="vsock:4:1")), timeout=5
+        )
+    )
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    error = await refused(stub_of(proxy).DeregisterGuest(fleet_pb2.DeregisterGuestRequest(id="vm1"), timeout=5))
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert [entry.id for entry in proxy.directory.after()] == ["vm1"]
+
+
+async def test_changes_at_the_same_time_are_all_kept(proxy: Proxy, file: Path) -> None:
+    entries = [fleet_pb2.GuestEntry(id=f"vm{number}", address=f"vsock:{number + 3}:1") for number in range(30)]
+    await asyncio.gather(*(register(proxy, entry) for entry in entries))
+    assert {guest["id"] for guest in json.loads(file.read_text())["guests"]} == {entry.id for entry in entries}
+
+
+async def test_without_a_file_to_keep_them_guests_are_not_registered(sockets: Path) -> None:
+    async with running_proxy(sockets / "other") as proxy:
+        error = await refused(stub_of(proxy).RegisterGuest(fleet_pb2.RegisterGuestRequest(guest=FULL), timeout=5))
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "directory.registered_file" in (error.details() or "")
+
+
+async def test_a_caller_over_tcp_is_no_administrator(sockets: Path, file: Path) -> None:
+    directory = Directory()
+    registered = RegisteredGuests(file, directory, allow_plaintext=False)
+    listening = running_proxy(sockets / "other", also=TcpAddress("127.0.0.1", 0), directory=directory, registered=registered)
+    async with listening as proxy:
+        address = proxy.parts.server.addresses[1]
+        assert isinstance(address, TcpAddress)
+        async with grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address)) as channel:
+            stub = fleet_pb2_grpc.DirectoryServiceStub(channel)
+            error = await refused(stub.RegisterGuest(fleet_pb2.RegisterGuestRequest(guest=FULL), timeout=5))
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"guests": [{"id": "vm1"}]}',
+        '{"guests": [{"id": "a/b", "address": "vsock:3:1"}]}',
+        '{"guests": [{"id": "vm1", "address": "vsock:3:1"}, {"id": "vm1", "address": "vsock:4:1"}]}',
+        '{"guests": [{"id": "vm1", "address": "vsock:7:1"}]}',
+    ],
+)
+def test_a_damaged_file_stops_the_start_and_is_left_as_it_is(file: Path, text: str) -> None:
+    file.write_text(text)
+    directory = Directory()
+    directory.add(GuestEntry("other", VsockAddress(7, 1)))
+    with pytest.raises(SettingsError, match=str(file)):
+        RegisteredGuests(file, directory, allow_plaintext=False).load()
+    assert file.read_text() == text
+
+
+async def test_sources_join_in_a_process_and_registered_guests_outlive_a_kill(sockets: Path) -> None:
+    folder = sockets / "guests.d"
+    folder.mkdir()
+    (folder / "a.toml").write_text("id = 'from-folder'\naddress = 'vsock:3:1'\nstate = 'stopped'\n")
+    (folder / "b.toml").write_text("nonsense")
+    config = sockets / "proxy.toml"
+    config.write_text(
+        f"[grpc]\nlisten = ['unix:{sockets}/proxy']\n[directory]\ndir = '{folder}'\nregistered_file = '{sockets}/registered.json'\n"
+        "[[guest]]\nid = 'from-config'\naddress = 'vsock:4:1'\nstate = 'stopped'\n"
+    )
+    local = [("grpc.default_authority", "localhost")]
+    async with processes.serving("--config", str(config), "--guest", "from-flag=unix:/nobody") as proxy:
+        async with grpc.aio.insecure_channel(f"unix:{sockets}/proxy", options=local) as channel:
+            await fleet_pb2_grpc.DirectoryServiceStub(channel).RegisterGuest(
+                fleet_pb2.RegisterGuestRequest(guest=FULL), timeout=5
+            )
+        proxy.process.kill()
+        _, _, err = await proxy.end()
+        assert "b.toml: not TOML" in err
+    async with (
+        processes.serving("--config", str(config)),
+        grpc.aio.insecure_channel(f"unix:{sockets}/proxy", options=local) as channel,
+    ):
+        answer = await fleet_pb2_grpc.FleetServiceStub(channel).ListGuests(fleet_pb2.ListGuestsRequest(), timeout=5)
+        assert [guest.id for guest in answer.guests] == ["from-config", "from-folder", "vm1"]
+    status, _, err = await processes.run("check-config", "--config", str(config))
+    assert status == 2
+    assert "b.toml: not TOML" in err
