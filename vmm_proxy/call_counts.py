@@ -42,6 +42,16 @@ class CallCounts:
         self.buckets: dict[str, list[int]] = {}
         self.seconds: dict[str, float] = {}
 
+    def refused(self, path: str, error: CallError) -> None:
+        """A call of any service that was refused at the gate: `path` is its method's."""
+        self.answered[path.rpartition("/")[2], error.code.name] += 1
+        self.note_refusal(error)
+
+    def note_refusal(self, error: CallError) -> None:
+        """Count `error` if the proxy itself refused the call with it."""
+        if not error.answered and (reason := _REASONS.get(error.code)):
+            self.rejected[reason] += 1
+
     def call(self, method: str) -> CountedCall:
         """Counts the call that is answered inside this context; one that ends without an outcome was cancelled by its caller."""
         return CountedCall(self, method)
@@ -70,8 +80,7 @@ class CountedCall:
     def failed(self, error: CallError) -> None:
         """It was answered with `error`."""
         self._code = error.code
-        if not error.answered and (reason := _REASONS.get(error.code)):
-            self._counts.rejected[reason] += 1
+        self._counts.note_refusal(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         counts, method = self._counts, self._method

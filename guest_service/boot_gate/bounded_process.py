@@ -54,11 +54,14 @@ def run_bounded(
     deadline = clock() + seconds
     with contextlib.ExitStack() as held:
         child = _start(argv, what)
-        output = _Output(held, child, what, stdout_limit_bytes)
         try:
+            output = _Output(held, child, what, stdout_limit_bytes)
             while not output.wait(deadline - clock()):
                 if clock() >= deadline:
                     raise UnreadableError(f"{what}: no end after {seconds:g} s; killed")
+        except OSError as error:
+            # A limit on descriptors, or a sandbox that forbids pidfd_open(2).
+            raise UnreadableError(f"{what}: cannot be watched: {error.strerror or error}; killed") from error
         finally:
             _kill_group(child, what)
         output.drain()

@@ -96,6 +96,9 @@ def _stopped_by_signals() -> Iterator[None]:
     """Within it SIGTERM, SIGINT and SIGHUP end the run as a refusal, so that a running verifier is killed on the way out."""
 
     def stop(number: int, _: FrameType | None) -> None:
+        # One is enough: another must not break off the killing of the verifier.
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
         raise StoppedError(f"stopped by {signal.Signals(number).name}")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}

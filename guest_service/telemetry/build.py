@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -38,7 +39,8 @@ def build_telemetry(
     `collector` is the argument list that takes one sample, collector_command() with the library or the rack when it is not given.
     """
     if collector is None:
-        collector = collector_command(nvml_library=nvml_library, simulate=None if simulate is None else simulate.name)
+        rack = None if simulate is None else simulate.name
+        collector = collector_command(nvml_library=nvml_library, simulate=rack, parent=os.getpid())
     return GpuTelemetry(
         Gate(facts_of(sysfs) if simulate is None else simulated_facts(simulate), clock),
         Sampler(collector, timeout_seconds=sample_timeout_seconds, clock=clock),

@@ -25,6 +25,7 @@ from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.policy.access import AccessRules
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -148,10 +149,11 @@ async def running_fleet(
     target: str | None = None,
     containers: bool = True,
     limits: ClientLimits | None = None,
+    access: AccessRules | None = None,
 ) -> AsyncGenerator[Fleet, None]:
     """A proxy without guests, its pages on a loopback port."""
     with short_folder() as folder:
-        parts = build(Directory())
+        parts = build(Directory(), access=access)
         setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target)
         server = PageServer(limits=limits)
         pages = join_pages(setup, parts, await asyncio.to_thread(Pages, "1.2.3"), server, refused_entries=lambda: fleet.refused)

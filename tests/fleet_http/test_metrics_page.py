@@ -20,6 +20,7 @@ from tests.metrics.readers import Labels, at, needs_promtool, promtool_complaint
 from vmm_proxy.directory import GuestEntry
 from vmm_proxy.fleet_metrics.board import LOOK_AGAIN_SECONDS
 from vmm_proxy.fleet_metrics.last_known import KEEP_SECONDS
+from vmm_proxy.policy.access import AccessRules
 
 BOUND_SECONDS = 20
 Samples = dict[tuple[str, Labels], float]
@@ -256,6 +257,20 @@ async def test_calls_are_counted_by_method_and_status_and_refusals_by_reason() -
         assert samples[at("vmm_proxy_redials_total")] == 0
         assert samples[at("vmm_proxy_directory_refused")] == 3
         assert at("process_resident_memory_bytes") in samples
+
+
+async def test_a_call_that_the_policy_refuses_is_counted_as_refused() -> None:
+    nobody = AccessRules(own_uid=-1, own_gid=-1, loopback=None)
+    async with running_fleet(access=nobody) as fleet:
+        async with grpc.aio.insecure_channel(
+            f"unix:{fleet.folder}/proxy", options=[("grpc.default_authority", "localhost")]
+        ) as channel:
+            api = guest_api_pb2_grpc.ProxiedGuestApiStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await api.GpuInfo(guest_api_pb2.Id(id="vm-a"), metadata=(("authorization", f"Bearer {'x' * 40}"),))
+        samples = await page(fleet)
+        assert samples[at("vmm_proxy_calls_total", method="GpuInfo", code="UNAUTHENTICATED")] == 1
+        assert samples[at("vmm_proxy_rejected_total", reason="credentials")] == 1
 
 
 async def test_one_guest_alone_is_the_same_samples_as_on_the_fleets_page() -> None:
