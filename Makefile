@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
-  bench bench-sample bench-gate bench-ahead bench-stall
+  bench bench-sample bench-gate bench-ahead bench-stall bench-fleet-metrics
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -22,7 +22,7 @@ help:
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
-	@echo 'make bench          all benchmarks; bench-sample, bench-gate, bench-ahead, bench-stall: one of them'
+	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -fleet-metrics: one of them'
 	@echo 'make lock           newer dependencies'
 	@echo 'make clean          removes .venv and what was built'
 
@@ -96,6 +96,10 @@ bench-ahead: $(READY)
 # How long starting a sample stalls the event loop.
 bench-stall: $(READY)
 	$(BIN)/python -m benchmarks.loop_stall
+
+# The fleet's metrics for 1000 guests with 8 cards: cost of a page, and how long the event loop is held.
+bench-fleet-metrics: $(READY)
+	GRPC_VERBOSITY=NONE $(BIN)/python -m benchmarks.fleet_metrics
 
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools), and
 # the oldest that is promised to work.

@@ -14,10 +14,10 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from guest_service.clock import Clock, boottime
 from guest_service.sampler.child import Child, Ended
 from guest_service.sampler.collector_line import CollectorLineError, parse_line
 from guest_service.sampler.outcome import Outcome, OutcomeKind, failure
+from guest_transport.clock import Clock, boottime
 from guest_transport.logs import escape
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from guest_service.clock import Clock, boottime
 from guest_service.collector.command import collector_command
 from guest_service.inventory import simulated_inventory
 from guest_service.sampler import Sampler
@@ -15,6 +14,7 @@ from guest_service.sampler.sampler import TIMEOUT_SECONDS
 from guest_service.simulator import Rack
 from guest_service.telemetry.gate import CardFacts, Gate, facts_of
 from guest_service.telemetry.gpu_telemetry import GpuTelemetry
+from guest_transport.clock import Clock, boottime
 
 # Most scrapers come every 15 s; 5 s lets a person who reloads a page see movement, and keeps a busy dashboard below 2 % of a core.
 SAMPLE_TTL_SECONDS = 5.0
