@@ -91,7 +91,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             deadline = min(guest_deadline(context, GPU_INFO_BOUND_SECONDS), now + GPU_INFO_BOUND_SECONDS)
             async with contextlib.aclosing(collect(self._upstreams, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
                 async for outcome in outcomes:
-                    yield fleet_pb2.CollectGpuInfoResponse(guest=outcome.message())
+                    answer = fleet_pb2.CollectGpuInfoResponse()
+                    outcome.write_to(answer.guest)
+                    yield answer
         finally:
             self._streams.give_back()
 
@@ -108,7 +110,10 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         watcher = self._watches.join(selected, interval)
         try:
             while True:
-                yield fleet_pb2.WatchGpuInfoResponse(guest=(await watcher.outbox.take()).message())
+                outcome = await watcher.outbox.take()
+                update = fleet_pb2.WatchGpuInfoResponse()
+                outcome.write_to(update.guest)
+                yield update
         except OutboxClosedError:
             stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
         finally:

@@ -14,6 +14,7 @@ from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.contract_methods import proxied_methods
 from vmm_proxy.flight import Answer, Outcome
 from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.question import Question
 from vmm_proxy.refusing import rpc_status
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
@@ -41,9 +42,9 @@ class GuestOutcome:
         """The same moment, with `error` for an outcome."""
         return GuestOutcome(self.guest_id, error, self.received_at, self.took_seconds)
 
-    def message(self) -> fleet_pb2.GuestGpuInfo:
-        """As the contract has it."""
-        entry = fleet_pb2.GuestGpuInfo(guest_id=self.guest_id)
+    def write_to(self, entry: fleet_pb2.GuestGpuInfo) -> None:
+        """Fill the empty `entry`, in place: a message that is put into another one is copied, cards and all."""
+        entry.guest_id = self.guest_id
         entry.received_at.FromMilliseconds(round(self.received_at * 1000))
         entry.took.FromMicroseconds(round(self.took_seconds * 1_000_000))
         if isinstance(self.outcome, CallError):
@@ -52,7 +53,6 @@ class GuestOutcome:
             entry.gpu_info.MergeFrom(_gpu_info(self.outcome))
             # Also an empty answer ("no GPU") is an answer.
             entry.gpu_info.SetInParent()
-        return entry
 
 
 def _gpu_info(answer: Answer) -> guest_api_pb2.GpuInfoResponse:
@@ -61,18 +61,28 @@ def _gpu_info(answer: Answer) -> guest_api_pb2.GpuInfoResponse:
     return answer.message
 
 
-async def ask_gpu_info(
-    upstreams: Upstreams, guest_id: str, metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
-) -> GuestOutcome:
-    """Ask one guest until `deadline` (loop time); raises nothing but cancellation."""
+def ask_gpu_info(
+    upstreams: Upstreams,
+    guest_id: str,
+    metadata: Metadata,
+    deadline: float,
+    wall_clock: Callable[[], float],
+    *,
+    told: Callable[[GuestOutcome], None],
+) -> Question | None:
+    """Ask one guest until `deadline` (loop time) and tell `told` once; None where it was told already."""
     loop = asyncio.get_running_loop()
     started = loop.time()
-    outcome: Outcome
+
+    def tell(outcome: Outcome) -> None:
+        told(GuestOutcome(guest_id, outcome, wall_clock(), loop.time() - started))
+
     try:
-        outcome = await upstreams.reach(guest_id).call(GPU_INFO, metadata, deadline, for_fleet=True)
+        return upstreams.reach(guest_id).ask(GPU_INFO, metadata, deadline, tell, for_fleet=True)
     except CallError as error:
-        outcome = error
+        failure = error
     except Exception:
         log.exception("asking guest %s failed in the proxy itself", guest_id)
-        outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {guest_id}: a fault of the proxy; its log says more")
-    return GuestOutcome(guest_id, outcome, wall_clock(), loop.time() - started)
+        failure = CallError(grpc.StatusCode.INTERNAL, f"guest {guest_id}: a fault of the proxy; its log says more")
+    tell(failure)
+    return None
