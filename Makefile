@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall clean
+.PHONY: demo test check proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet clean
 
 $(READY): requirements/dev.lock.txt pyproject.toml
 	@$(PYTHON) -c 'import sys, ssl, venv; sys.exit(sys.version_info < (3, 11))' || \
@@ -57,10 +57,24 @@ bench-ahead: $(READY)
 bench-stall: $(READY)
 	$(BIN)/python -m benchmarks.loop_stall
 
+# GpuInfo through the proxy, a bare grpc.aio forwarder, Envoy and nginx (the last one where it is installed).
+bench-forward: $(VENV)/.bench-ready
+	$(BIN)/python -m benchmarks.forward
+
+# One collection over 1000 guests, cold and warm, against a bare gather.
+bench-fleet: $(READY)
+	$(BIN)/python -m benchmarks.forward_fleet
+
+$(VENV)/.bench-ready: $(READY) requirements/bench.lock.txt
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/bench.lock.txt
+	touch $@
+
 # Resolve the dependencies anew and lock them with hashes.
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --upgrade -o requirements/dev.lock.txt
+	$(BIN)/uv pip compile --group bench --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --upgrade -o requirements/bench.lock.txt
 
 clean:
 	rm -rf $(VENV) build dist

@@ -10,20 +10,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
 from vmm_proxy.statuses import CallError, Trailers
 
 
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """A guest's reply, decoded and encoded again, and what of its trailers travels."""
+    """A guest's reply, decoded and checked, and what of its trailers travels; `wire_bytes` is its size as the guest sent it."""
 
-    message: Message
-    wire: bytes
-    trailers: Trailers
+    __slots__ = ("_wire", "message", "trailers", "wire_bytes")
+
+    def __init__(self, message: Message, trailers: Trailers, wire_bytes: int) -> None:
+        self.message = message
+        self.trailers = trailers
+        self.wire_bytes = wire_bytes
+        self._wire: bytes | None = None
+
+    @property
+    def wire(self) -> bytes:
+        """The reply encoded anew, once for all who share it; a fleet stream does without.
+
+        Deterministic, because a re-encoded reply is only then the same bytes each time (grpcio and protobuf promise it no other way).
+        """
+        if self._wire is None:
+            self._wire = self.message.SerializeToString(deterministic=True)
+        return self._wire
 
 
 # A failure is kept as a value and not raised here: many callers share it.

@@ -36,7 +36,7 @@ class GuestOutcome:
     @property
     def wire_bytes(self) -> int:
         """What it weighs while it waits to be sent."""
-        return len(self.outcome.wire) if isinstance(self.outcome, Answer) else len(self.outcome.text)
+        return self.outcome.wire_bytes if isinstance(self.outcome, Answer) else len(self.outcome.text)
 
     def failed_instead(self, error: CallError) -> GuestOutcome:
         """The same moment, with `error` for an outcome."""
@@ -45,8 +45,11 @@ class GuestOutcome:
     def write_to(self, entry: fleet_pb2.GuestGpuInfo) -> None:
         """Fill the empty `entry`, in place: a message that is put into another one is copied, cards and all."""
         entry.guest_id = self.guest_id
-        entry.received_at.FromMilliseconds(round(self.received_at * 1000))
-        entry.took.FromMicroseconds(round(self.took_seconds * 1_000_000))
+        # By hand: what protobuf's own conversions check takes 5 us a guest.
+        entry.received_at.seconds, milliseconds = divmod(round(self.received_at * 1000), 1000)
+        entry.received_at.nanos = milliseconds * 1_000_000
+        entry.took.seconds, microseconds = divmod(round(self.took_seconds * 1_000_000), 1_000_000)
+        entry.took.nanos = microseconds * 1000
         if isinstance(self.outcome, CallError):
             entry.status.CopyFrom(rpc_status(self.outcome))
         else:

@@ -373,7 +373,7 @@ async def test_an_interval_that_cannot_be_meant_is_refused(timed: Proxy, seconds
 
 def outcome(guest_id: str, age: int, size: int = 0) -> GuestOutcome:
     message = guest_api_pb2.GpuInfoResponse(sample_age_ms=age)
-    return GuestOutcome(guest_id, Answer(message, bytes(size), ()), 0.0, 0.0)
+    return GuestOutcome(guest_id, Answer(message, (), size), 0.0, 0.0)
 
 
 def written(outcome: GuestOutcome) -> fleet_pb2.GuestGpuInfo:
