@@ -1,25 +1,62 @@
-# Commands of this repository. Each one makes what it needs; nothing here needs more than python3 (3.11 or newer), its venv module, gcc and make.
+# Commands of this repository. Each one makes what it needs; nothing here needs more than python3 (3.11 or newer), its venv module,
+# gcc and make.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
+LOCK ?= requirements/dev.lock.txt
 READY := $(VENV)/.ready
+# Errors only: Debian 12's pip warns of one dependency that has no wheel.
+PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: demo test check proto proto-check metrics-reference lint types lock bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet clean
+.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel vm-test test-floor test-pythons clean \
+  bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet
 
-$(READY): requirements/dev.lock.txt pyproject.toml
-	@$(PYTHON) -c 'import sys, ssl, venv; sys.exit(sys.version_info < (3, 11))' || \
+help:
+	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
+	@echo 'make test           all tests; TESTS=tests/proxy runs some of them'
+	@echo 'make check          all tests and every other check'
+	@echo 'make vm-test        agent, proxy and client over real vsock, in an emulated VM'
+	@echo 'make test-floor     the tests at the oldest supported dependencies; test-pythons: with each Python that is here'
+	@echo 'make lint types     style and imports; types'
+	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
+	@echo 'make wheel          wheel and sdist in dist/, reproducible'
+	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet: one of them'
+	@echo 'make lock           newer dependencies'
+	@echo 'make clean          removes .venv and what was built'
+
+$(READY): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys, ssl, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) must be 3.11 or newer, with venv and ssl (Debian: python3, python3-venv); or: make PYTHON=…" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock.txt
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
-	touch $@
+	@echo 'Installing the locked dependencies into $(VENV), once (about a minute)…'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --require-hashes -r $(LOCK)
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --no-build-isolation --no-index -e .
+	@touch $@
 
 demo: $(READY)
-	$(BIN)/python demo/demo.py $(if $(ONCE),--once)
+	@$(BIN)/python demo/demo.py $(if $(ONCE),--once)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+# Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static) is printed and skipped.
+vm-test: $(READY)
+	-$(BIN)/python -m tests.vm.kernel
+	$(BIN)/python -m pytest -m vm tests/vm
+
+# The tests at the oldest release of each runtime dependency that pyproject.toml promises.
+test-floor:
+	$(MAKE) test VENV=.venv-floor LOCK=requirements/floor.lock.txt
+
+# The tests with each supported Python that is found; PYTHONS names others. Says at the end which were not there.
+PYTHONS ?= python3.11 python3.12 python3.13
+test-pythons:
+	@missing=; for python in $(PYTHONS); do \
+	  if $$python -c 'import ssl, venv' 2>/dev/null; \
+	  then $(MAKE) test PYTHON=$$python VENV=.venv-$$(basename $$python) || exit 1; \
+	  else missing="$$missing $$python"; fi; \
+	done; if [ -n "$$missing" ]; then echo "not tested, because they are not here or lack ssl or venv:$$missing" >&2; fi
 
 check: proto-check lint types test
 
@@ -40,6 +77,8 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+bench: bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet
 
 # One sample, process start to exit, against a C program that does the same work.
 bench-sample: $(READY)
@@ -66,15 +105,23 @@ bench-fleet: $(READY)
 	$(BIN)/python -m benchmarks.forward_fleet
 
 $(VENV)/.bench-ready: $(READY) requirements/bench.lock.txt
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/bench.lock.txt
-	touch $@
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/bench.lock.txt
+	@touch $@
 
-# Resolve the dependencies anew and lock them with hashes.
+# Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
+# the oldest that is promised to work, and what only benchmarks need.
+LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
+UPGRADE ?= --upgrade
 lock: $(READY)
-	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --upgrade -o requirements/dev.lock.txt
-	$(BIN)/uv pip compile --group bench --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet --upgrade -o requirements/bench.lock.txt
+	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCKED) $(UPGRADE) -o requirements/dev.lock.txt
+	$(BIN)/uv pip compile pyproject.toml --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/runtime.lock.txt
+	$(BIN)/uv pip compile --group bench $(LOCKED) $(UPGRADE) -o requirements/bench.lock.txt
+	$(BIN)/python -m tools.floors
+
+# Wheel and sdist in dist/; two builds of one commit are the same to the byte.
+wheel: $(READY)
+	rm -f dist/guestscope-*.whl dist/guestscope-*.tar.gz
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -d dist
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf .venv .venv-* build dist

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from guest_client import AsyncProxyClient, ClientError
 from guest_client.dialing import dialled
 from guest_client.guestctl import tables
+from guest_client.guestctl.gpu_table import GpuTable
 from guest_transport.logs import escape
 
 # A cold start of three Python processes on one slow core; a server that is not up by then is broken.
@@ -38,6 +40,18 @@ STOP_SECONDS = 6.0
 SHOWN_LOG_LINES = 20
 BIN = Path(sys.executable).parent
 NVIDIA_MODULE = Path("/sys/module/nvidia")
+# What the guests are told. Shutdown would power off the machine that the demo runs on, and everybody who reads its first page tries it.
+GUEST_SETTINGS = """\
+[power]
+allow_shutdown = false
+[http]
+public_sysinfo = true
+"""
+# A guest's page is for a browser, so it needs a port; the kernel chooses a free one.
+PAGE_AT = "127.0.0.1:0"
+LISTENING = re.compile(r"listening for HTTP on (\S+)")
+# The page opens a moment after the gRPC door is healthy.
+LOOK_AGAIN_SECONDS = 0.05
 
 
 class DemoError(Exception):
@@ -77,6 +91,14 @@ class Child:
             check = health_pb2_grpc.HealthStub(channel).Check
             await check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=START_SECONDS + 1)
 
+    async def page(self) -> str:
+        """Where its page is, once it is there."""
+        found = None
+        while found is None:
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            found = LISTENING.search(self._log.read_text(encoding="utf-8", errors="replace"))
+        return f"http://{found[1]}/"
+
     async def wait(self) -> None:
         """Wait for its end."""
         await self._process.wait()
@@ -107,13 +129,20 @@ class Children:
         self._folder = folder
         self.all: list[Child] = []
 
+    async def guest(self, name: str, *options: str, page: bool) -> Child:
+        """Start a guest agent named `name`, with a page for people or without."""
+        settings = self._folder / f"{name}.toml"
+        settings.write_text(GUEST_SETTINGS, encoding="utf-8")
+        http = PAGE_AT if page else "off"
+        return await self.start(name, "guest-service", "serve", "--config", str(settings), "--http", http, *options)
+
     async def start(self, name: str, *command: str) -> Child:
         """Start `command` to serve at a Unix socket named `name`."""
         address = str(dialled(f"unix:{self._folder / name}"))
         log = self._folder / f"{name}.log"
         # In a process group of its own, so that a Ctrl-C reaches it through us; and ended by the kernel should we be killed.
         dies_with_us = [shutil.which("setpriv"), "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-        arguments = [*filter(None, dies_with_us), str(BIN / command[0]), *command[1:], "--grpc", address, "--http", "off"]
+        arguments = [*filter(None, dies_with_us), str(BIN / command[0]), *command[1:], "--grpc", address]
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *arguments, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, process_group=0
@@ -163,21 +192,23 @@ async def show(proxy_address: str, vm_ids: list[str]) -> None:
     """Ask for the GPUs of every guest through the proxy, and print them."""
     async with AsyncProxyClient(proxy_address) as proxy:
         answers = await asyncio.gather(*(proxy.gpu_info(vm_id) for vm_id in vm_ids))
-    sys.stdout.write(tables.render(tables.gpus(dict(zip(vm_ids, answers, strict=True)))))
+    sys.stdout.write(tables.render(GpuTable(dict(zip(vm_ids, answers, strict=True)))))
 
 
-def explain(guests: list[Child], proxy: Child) -> None:
+def explain(guests: list[Child], pages: list[str], proxy: Child) -> None:
     """Print where everything listens and what to try."""
     guestctl = BIN / "guestctl"
     lines = [
         "",
-        *(f"guest {guest.name:14} {guest.address}" for guest in guests),
+        *(f"guest {guest.name:14} {guest.address}  page {page}" for guest, page in zip(guests, pages, strict=True)),
         f"proxy {'':14} {proxy.address}",
         "",
         "Try, in another terminal:",
         f"  export GUESTCTL_PROXY={proxy.address}",
         f"  {guestctl} list",
         f"  {guestctl} gpu {guests[0].name}",
+        f"  {guestctl} top",
+        f"  {guestctl} gpu --all -o json",
         f"  {guestctl} -o json sys {guests[0].name}",
         f"  {guestctl} --guest {guests[0].address} info",
         "",
@@ -191,17 +222,19 @@ async def demo(*, once: bool) -> None:
     """Run it; raises DemoError or ClientError."""
     async with children_in_a_folder() as children:
         guests = [
-            await children.start("vm-h200x8", "guest-service", "serve", "--simulate", "h200x8"),
-            await children.start("vm-none", "guest-service", "serve", "--simulate", "none"),
+            await children.guest("vm-h200x8", "--simulate", "h200x8", page=not once),
+            await children.guest("vm-none", "--simulate", "none", page=not once),
         ]
         if await asyncio.to_thread(has_real_cards):
-            guests.append(await children.start("this-machine", "guest-service", "serve"))
+            guests.append(await children.guest("this-machine", page=not once))
         known = [argument for guest in guests for argument in ("--guest", f"{guest.name}={guest.address}")]
-        proxy = await children.start("proxy", "vmm-proxy", "serve", *known)
+        proxy = await children.start("proxy", "vmm-proxy", "serve", "--http", "off", *known)
         await children.ready()
         await show(proxy.address, [guest.name for guest in guests])
         if not once:
-            explain(guests, proxy)
+            async with asyncio.timeout(START_SECONDS):
+                pages = [await guest.page() for guest in guests]
+            explain(guests, pages, proxy)
             raise await children.first_end()
 
 

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from guest_client.async_client import AsyncGuestClient, AsyncProxyClient
     from guest_client.errors import CallError, ClientError
     from guest_client.sync_client import GuestClient, ProxyClient
+    from guest_transport.tls import ClientTls
 
-__all__ = ["AsyncGuestClient", "AsyncProxyClient", "CallError", "ClientError", "GuestClient", "ProxyClient"]
+__all__ = ["AsyncGuestClient", "AsyncProxyClient", "CallError", "ClientError", "ClientTls", "GuestClient", "ProxyClient"]
 
 _HOMES = {
     "AsyncGuestClient": "guest_client.async_client",
     "AsyncProxyClient": "guest_client.async_client",
     "CallError": "guest_client.errors",
     "ClientError": "guest_client.errors",
+    "ClientTls": "guest_transport.tls",
     "GuestClient": "guest_client.sync_client",
     "ProxyClient": "guest_client.sync_client",
 }

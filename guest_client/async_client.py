@@ -6,6 +6,7 @@ The methods stand in guest_client.methods, inherited because a descriptor needs 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
@@ -14,12 +15,14 @@ from typing import Self
 import grpc
 
 from guest_client.asking import Ask, AsyncCaller, Items, ItemT, Pages, ReplyT, Stream, checked, following_token
+from guest_client.credentials import authorization, channel_credentials
 from guest_client.dialing import dial, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
 from guest_transport.dialing import DialTarget
 from guest_transport.options import channel_options
+from guest_transport.tls import ClientTls
 
 
 @functools.cache
@@ -35,8 +38,9 @@ def _keep_grpc_running() -> None:
 class AsyncChannelCaller(AsyncCaller):
     """Makes prepared calls on a channel to `address`; `async with` closes it, and so does close().
 
-    `timeout_seconds` is what a call may take when it names no bound itself. `metadata` goes with every call. `credentials` make it a
-    TLS channel. Raises InvalidAddressError when `address` is none.
+    `timeout_seconds` is what a call may take when it names no bound itself. `metadata` goes with every call, and so does
+    `token`, as `authorization: Bearer`. With `tls` the channel is TLS, with the files as they are when it opens. Raises
+    InvalidAddressError when `address` is none, CredentialsError for a token or TLS that does not fit it.
     """
 
     def __init__(
@@ -44,16 +48,19 @@ class AsyncChannelCaller(AsyncCaller):
         address: str | Address,
         *,
         timeout_seconds: float | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: ClientTls | None = None,
+        token: str | None = None,
         metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.address = dialled(address)
         self.default_timeout_seconds = None if timeout_seconds is None else checked_seconds("timeout_seconds", timeout_seconds)
-        self._credentials = credentials
-        self._metadata = tuple(metadata)
+        self._tls = tls
+        self._metadata = authorization(self.address, tls, token) + tuple(metadata)
         self._target: DialTarget | None = None
         self._channel: grpc.aio.Channel | None = None
         self._closed = False
+        self._credentials: grpc.ChannelCredentials | None = None
+        self._reading = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,7 +80,7 @@ class AsyncChannelCaller(AsyncCaller):
 
     async def call(self, ask: Ask[ReplyT]) -> ReplyT:
         """Make one call; raises a CallError, or ClientClosedError after close()."""
-        method = self._open().unary_unary(
+        method = (await self._open()).unary_unary(
             ask.path,
             request_serializer=type(ask.request).SerializeToString,
             response_deserializer=ask.reply.FromString,
@@ -90,7 +97,7 @@ class AsyncChannelCaller(AsyncCaller):
 
     async def _stream(self, items: Stream[ReplyT, ItemT]) -> AsyncGenerator[ItemT, None]:
         ask = items.ask
-        method = self._open().unary_stream(
+        method = (await self._open()).unary_stream(
             ask.path,
             request_serializer=type(ask.request).SerializeToString,
             response_deserializer=ask.reply.FromString,
@@ -114,7 +121,12 @@ class AsyncChannelCaller(AsyncCaller):
             if not token:
                 return
 
-    def _open(self) -> grpc.aio.Channel:
+    async def _open(self) -> grpc.aio.Channel:
+        if self._channel is None and self._tls is not None and not self._closed:
+            async with self._reading:
+                if self._credentials is None:
+                    self._credentials = await asyncio.to_thread(channel_credentials, self._tls)
+        # From here on nothing is awaited: two first calls at once open one channel.
         if self._closed:
             raise ClientClosedError(f"the client of {self.address} is closed")
         if self._channel is None:

@@ -2,6 +2,7 @@
 
     ClientError
     ├── InvalidAddressError     a text that is no address, or one that cannot be dialled from here
+    ├── CredentialsError        files that cannot be used for TLS, or a token that would travel in the clear
     ├── ClientClosedError       a call on a client that was closed
     └── CallError               the call failed; code, reason, method and address tell the rest
         ├── InvalidRequestError     INVALID_ARGUMENT: an id or a selector that is none
@@ -31,7 +32,18 @@ from guest_transport.logs import escape
 # The proxy bounds a guest's text to 1 KiB; the same holds for what comes from a guest directly.
 REASON_LIMIT_CHARACTERS = 1024
 # grpcio 1.85 puts the target twice before the one thing that matters, the system's word after the last colon.
-_CONNECT_FAILED = re.compile(r"failed to connect to all addresses; last error: .*: (?=[^:]*$)", re.DOTALL)
+_CONNECT_FAILED = re.compile(r"failed to connect to all addresses; last error: (?P<all>.*: (?P<last>[^:]*))", re.DOTALL)
+# What that text holds when TLS refused (1.85 with BoringSSL; all were seen, see tests/client/test_tls.py); the word after the last colon is
+# "OK" then.
+_TLS_REFUSALS = {
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is of no authority that is believed here, or has expired",
+    "Hostname Verification Check failed": "the server's certificate is for another name",
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS",
+    "handshake failed": "the handshake failed",
+}
+
+# What gRPC says where the deadline ran out here; a server's own words say more.
+_OWN_DEADLINE: Final = re.compile(r"(Stream removed \()?Deadline Exceeded\)?")
 
 
 class ClientError(Exception):
@@ -40,6 +52,10 @@ class ClientError(Exception):
 
 class InvalidAddressError(ClientError):
     """The text is no address, or an address of a kind that cannot be dialled; the message says what is allowed."""
+
+
+class CredentialsError(ClientError):
+    """Certificates, keys or a token that cannot be used for this address; the message names the file or what to do."""
 
 
 class ClientClosedError(ClientError):
@@ -127,7 +143,15 @@ def call_error(error: grpc.RpcError, *, method: str, address: str, refusal: str 
 
 def failure(code: grpc.StatusCode, details: str, *, method: str, address: str) -> CallError:
     """The error of `code`'s class with `details` made safe to show."""
-    reason = _CONNECT_FAILED.sub("cannot connect: ", details)
+    connecting = _CONNECT_FAILED.fullmatch(details)
+    reason = f"cannot connect: {_why(connecting['all'], connecting['last'])}" if connecting else details
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
+        reason = "no answer came within this call's time"
     if len(reason) > REASON_LIMIT_CHARACTERS:
         reason = reason[:REASON_LIMIT_CHARACTERS] + "…"
     return _BY_CODE.get(code, CallError)(code, escape(reason), method=method, address=address)
+
+
+def _why(everything: str, last: str) -> str:
+    """Why no connection came about, out of gRPC's words."""
+    return next((f"TLS: {meaning}" for sign, meaning in _TLS_REFUSALS.items() if sign in everything), last)

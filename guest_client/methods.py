@@ -131,11 +131,16 @@ class ProxyMethods:
         *,
         ids: Iterable[str] = (),
         labels: Mapping[str, str] | None = None,
+        max_age_seconds: float | None = None,
         timeout_seconds: float | None = None,
     ) -> Stream[fleet_pb2.CollectGpuInfoResponse, fleet_pb2.GuestGpuInfo]:
-        """GpuInfo of every selected guest once, as the answers come; a guest that fails is an entry with a status."""
+        """GpuInfo of every selected guest once, as the answers come; a guest that fails is an entry with a status.
+
+        `max_age_seconds` as for gpu_info.
+        """
         request = fleet_pb2.CollectGpuInfoRequest(selector=_selector(ids, labels))
-        ask = _of_fleet(self, "CollectGpuInfo", request, fleet_pb2.CollectGpuInfoResponse, timeout_seconds)
+        metadata = _no_older_than(max_age_seconds)
+        ask = _of_fleet(self, "CollectGpuInfo", request, fleet_pb2.CollectGpuInfoResponse, timeout_seconds, metadata=metadata)
         return Stream(ask, lambda reply: reply.guest)
 
     @Many
@@ -180,8 +185,16 @@ def _proxied(
     return Ask(f"{_PROXIED}{method}", request, reply, about, _bound(client, method, timeout), metadata)
 
 
-def _of_fleet(client: _Caller, method: str, request: Message, reply: type[ReplyT], timeout: float | None) -> Ask[ReplyT]:
-    return Ask(f"{_FLEET}{method}", request, reply, method, _bound(client, method, timeout))
+def _of_fleet(
+    client: _Caller,
+    method: str,
+    request: Message,
+    reply: type[ReplyT],
+    timeout: float | None,
+    *,
+    metadata: tuple[tuple[str, str], ...] = (),
+) -> Ask[ReplyT]:
+    return Ask(f"{_FLEET}{method}", request, reply, method, _bound(client, method, timeout), metadata)
 
 
 def _bound(client: _Caller, method: str, timeout: float | None) -> float:

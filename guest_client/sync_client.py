@@ -14,18 +14,21 @@ from typing import Self
 import grpc
 
 from guest_client.asking import Ask, Items, ItemT, Pages, ReplyT, Stream, SyncCaller, checked, following_token
+from guest_client.credentials import authorization, channel_credentials
 from guest_client.dialing import BlockingDialTarget, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
 from guest_transport.options import channel_options
+from guest_transport.tls import ClientTls
 
 
 class SyncChannelCaller(SyncCaller):
     """Makes prepared calls on a channel to `address`; `with` closes it, and so does close().
 
-    `timeout_seconds` is what a call may take when it names no bound itself. `metadata` goes with every call. `credentials` make it a
-    TLS channel. Raises InvalidAddressError when `address` is none.
+    `timeout_seconds` is what a call may take when it names no bound itself. `metadata` goes with every call, and so does
+    `token`, as `authorization: Bearer`. With `tls` the channel is TLS, with the files as they are when it opens. Raises
+    InvalidAddressError when `address` is none, CredentialsError for a token or TLS that does not fit it.
     """
 
     def __init__(
@@ -33,13 +36,14 @@ class SyncChannelCaller(SyncCaller):
         address: str | Address,
         *,
         timeout_seconds: float | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: ClientTls | None = None,
+        token: str | None = None,
         metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.address = dialled(address)
         self.default_timeout_seconds = None if timeout_seconds is None else checked_seconds("timeout_seconds", timeout_seconds)
-        self._credentials = credentials
-        self._metadata = tuple(metadata)
+        self._tls = tls
+        self._metadata = authorization(self.address, tls, token) + tuple(metadata)
         self._target: BlockingDialTarget | None = None
         self._channel: grpc.Channel | None = None
         self._closed = False
@@ -109,12 +113,13 @@ class SyncChannelCaller(SyncCaller):
             if self._closed:
                 raise ClientClosedError(f"the client of {self.address} is closed")
             if self._channel is None:
+                credentials = channel_credentials(self._tls) if self._tls is not None else None
                 options = channel_options(self.address)
                 self._target = BlockingDialTarget(self.address)
-                if self._credentials is None:
+                if credentials is None:
                     self._channel = grpc.insecure_channel(self._target.grpc_target, options=options)
                 else:
-                    self._channel = grpc.secure_channel(self._target.grpc_target, self._credentials, options=options)
+                    self._channel = grpc.secure_channel(self._target.grpc_target, credentials, options=options)
             return self._channel
 
     def _call_error(self, error: grpc.RpcError, ask: Ask[ReplyT]) -> CallError:

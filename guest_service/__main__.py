@@ -15,7 +15,16 @@ def main() -> int:
         from guest_service.collector import gpu_info  # noqa: PLC0415 (only this command needs it)
 
         os._exit(gpu_info.main(sys.argv[2:]))
-    from guest_service.cli import main as run  # noqa: PLC0415 (gpu-info must not pay for it)
+    from guest_transport.early_signals import end_on_signals  # noqa: PLC0415 (gpu-info must not pay for it)
+    from guest_transport.standard_streams import run_door  # noqa: PLC0415 (as above)
+
+    if sys.argv[1:2] == ["serve"]:
+        end_on_signals()
+    return run_door("guest-service", _run)
+
+
+def _run() -> int:
+    from guest_service.cli import main as run  # noqa: PLC0415 (as above)
 
     return run(sys.argv[1:])
 

@@ -135,7 +135,8 @@ def build(config: GuestConfig) -> Agent:
         part_log=part_log,
     )
     pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
-    return Agent(settings, telemetry, engine, GrpcServer([api.service()], peers=peers), HttpServer(pages))
+    server = GrpcServer([api.service()], peers=peers, vsock_cids=config.grpc.vsock_cids)
+    return Agent(settings, telemetry, engine, server, HttpServer(pages))
 
 
 def _telemetry(config: GuestConfig) -> GpuTelemetry:

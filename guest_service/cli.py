@@ -61,7 +61,7 @@ class _Doors(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=_Doors, no_args_is_help=False)
+@click.group(cls=_Doors, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit."
 )
@@ -72,9 +72,14 @@ def doors() -> None:
 @doors.command()
 @click.option("--config", type=_PATH, metavar="FILE", help="Configuration (TOML); without it the defaults hold.")
 @click.option(
-    "--grpc", multiple=True, metavar="ADDR", help="Serve gRPC there: unix:/path, HOST:PORT, vsock:CID:PORT. Repeatable."
+    "--grpc",
+    multiple=True,
+    metavar="ADDR",
+    help="Serve gRPC there: unix:/path, HOST:PORT, vsock:CID:PORT (default unix:/run/guest-service/guest.sock). Repeatable.",
 )
-@click.option("--http", metavar="ADDR|off", help="Serve pages and /metrics there (default 127.0.0.1:8090).")
+@click.option(
+    "--http", metavar="ADDR|off", help="Serve pages and /metrics there: HOST:PORT or unix:/path (default 127.0.0.1:8090)."
+)
 @click.option(
     "--simulate", metavar="RACK", help="Show the GPUs of a rack instead of real ones: h200, h200x8, none, no-driver or a file."
 )
@@ -110,6 +115,20 @@ def serve(  # noqa: PLR0917 -- click passes options by name
     return run(settings, lambda: load_config(config, flags))
 
 
+@doors.command("check-config")
+@click.option("--config", type=_PATH, metavar="FILE", required=True, help="The configuration (TOML) to check.")
+def check_config(config: Path) -> int:
+    """Check a configuration as serve would; serve nothing."""
+    from guest_service.config import Flags, load_config  # noqa: PLC0415 -- --help must not pay for it
+
+    settings = load_config(config, Flags())
+    from guest_service.app import build  # noqa: PLC0415 -- as for serve
+
+    build(settings)
+    click.echo(f"{config}: ok, gRPC on {', '.join(settings.grpc.listen)}, HTTP on {settings.http.listen}")
+    return 0
+
+
 @doors.command("gpu-info", add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def gpu_info(arguments: tuple[str, ...]) -> int:
@@ -123,7 +142,10 @@ def gpu_info(arguments: tuple[str, ...]) -> int:
 @click.option("--sysfs", type=_PATH, default=Path("/sys"), metavar="DIR", help="Root of sysfs (default /sys).")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
 def inventory(sysfs: Path, output: str) -> int:
-    """List the display devices on the PCI bus; exit 1 when the bus cannot be read."""
+    """List the display devices on the PCI bus.
+
+    Exit status 1 when the bus cannot be read.
+    """
     from guest_service.inventory import InventoryError, read_inventory  # noqa: PLC0415 -- --help must not pay for it
 
     try:
@@ -136,7 +158,7 @@ def inventory(sysfs: Path, output: str) -> int:
         return 0
     if found.cards:
         click.echo(_table(found.to_rows()))
-    click.echo(f"{found.total} display devices, {found.nvidia} of NVIDIA (virtual functions are not counted)")
+    click.echo(f"{found.counts} (virtual functions are not counted)")
     return 0
 
 

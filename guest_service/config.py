@@ -29,6 +29,8 @@ class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     # The guest's own door: nothing outside the guest reaches the agent before its operator names an address (in a VM: vsock:any:8000).
     listen: tuple[str, ...] = ("unix:/run/guest-service/guest.sock",)
+    # Which machines a vsock listener lets in. 2 is the host; 1 is this machine itself (vsock(7)).
+    vsock_cids: tuple[Annotated[int, msgspec.Meta(ge=0, lt=0xFFFFFFFF)], ...] = (2,)
 
 
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -98,6 +98,11 @@ class Inventory:
         """The physical ones made by NVIDIA."""
         return tuple(card for card in self.cards if card.vendor == NVIDIA and not card.virtual_function)
 
+    @property
+    def counts(self) -> str:
+        """Total and NVIDIA's own, in words."""
+        return f"{self.total} display device{'' if self.total == 1 else 's'}, {self.nvidia} of NVIDIA"
+
     def find(self, bus_id: str) -> Card | None:
         """The card at `bus_id`, written in any way that PciAddress.parse knows."""
         wanted = PciAddress.parse(bus_id)

@@ -9,11 +9,17 @@ Each message is one line that names the thing and what to do.
 
 from __future__ import annotations
 
+# A message quotes paths, keys and other programs' words; what is longer than this is not read by anybody.
+MESSAGE_LIMIT_CHARACTERS = 1000
+
 
 class StartError(Exception):
-    """A server cannot start; the message is one line for the operator."""
+    """A server cannot start; the message is one bounded line for the operator."""
 
     exit_status = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MESSAGE_LIMIT_CHARACTERS else message[: MESSAGE_LIMIT_CHARACTERS - 1] + "…")
 
 
 class SettingsError(StartError):

@@ -30,12 +30,14 @@ class OneConnection:
         """Raises AddressError and ListenError as dial_target does; opens nothing yet."""
         self._address = require_dialable(address)
         self._opened = False
+        # gRPC asked for a second one, which it does when the first takes no new calls (GOAWAY), though it may still be open.
+        self._over = False
         self.target: DialTarget = relayed_target(address, self._connect, handshake_seconds=handshake_seconds)
 
     @property
     def spent(self) -> bool:
-        """Whether the connection was made and has ended; nothing can be dialled here any more."""
-        return self._opened and self.target.connections == 0
+        """Whether the connection was made and takes no new calls any more; nothing can be dialled here either."""
+        return self._opened and (self._over or self.target.connections == 0)
 
     async def _connect(self) -> socket.socket:
         self._refuse_a_second()
@@ -50,6 +52,7 @@ class OneConnection:
 
     def _refuse_a_second(self) -> None:
         if self._opened:
+            self._over = True
             raise ConnectionRefusedError(errno.ECONNREFUSED, "its one connection has ended")
 
 

@@ -27,6 +27,8 @@ CONNECT_SECONDS = 2.5
 HANDSHAKE_SECONDS = 10
 # Calls that may be in progress in one server; further ones get RESOURCE_EXHAUSTED at once instead of a growing queue.
 CONCURRENT_CALLS = 1024
+# Of 16 KiB of headers and 64 KiB of request at the very most, mostly 1 KiB.
+PENDING_CALLS = 16 * 1024
 
 
 def channel_options(address: Address) -> Options:
@@ -60,6 +62,10 @@ def server_options() -> Options:
         # A second server on the same port fails instead of taking half the calls.
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+        # Calls not taken up yet. gRPC's own 1000 would cancel what comes in one burst, which tells the caller nothing;
+        # taken up, a call over CONCURRENT_CALLS is told so.
+        ("grpc.server.max_pending_requests", PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING_CALLS),
         ("grpc.max_receive_message_length", REQUEST_LIMIT_BYTES),
         ("grpc.max_send_message_length", 4 * REPLY_LIMIT_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),

@@ -26,12 +26,15 @@ Reload = Callable[[], Awaitable[None]]
 async def reloaded_on_hangup(notifier: Notifier, reload: Reload) -> AsyncIterator[None]:
     """Within it each SIGHUP to this process runs `reload`, one at a time. Enter it before the service manager is told ready()."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    before = signal.getsignal(signal.SIGHUP)
     loop.add_signal_handler(signal.SIGHUP, asked.set)
     task = asyncio.create_task(_reload_when(asked, notifier, reload))
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+        # asyncio leaves the default, which would end the process while it finishes its calls.
+        signal.signal(signal.SIGHUP, before)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -38,19 +38,29 @@ def run(main: Main) -> int:
     stopping = _Stop()
     # Linux gives a signal for the process to the main thread when that thread takes it, so the loop's wait is always interrupted.
     before = {number: signal.signal(number, stopping.on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A hang-up before reload.py listens, or after it, must not end a server that starts or finishes its calls. Not SIG_IGN: children would
+    # inherit that.
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _take_no_notice)
     try:
         asyncio.run(stopping.until_done(main))
     except StartError as error:
         sys.stderr.write(f"{escape(str(error))}\n")
         return error.exit_status
-    except Exception:
-        log.exception("stopped by a bug; please report it with these lines")
-        return EXIT_FAILURE
+    except Exception as error:
+        if not stopping.finished:
+            log.exception("stopped by a bug; please report it with these lines")
+            return EXIT_FAILURE
+        # asyncio ends its executor in a thread of its own, which a machine at its limit on tasks does not give.
+        log.warning("stopped; the event loop did not close: %s", error)
     finally:
-        if not stopping.asked:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number, handler in before.items():
+            # The interpreter's own end sets handlers back to the default, and leaves only what is ignored as it is.
+            signal.signal(number, signal.SIG_IGN if stopping.asked else handler)
     return 0
+
+
+def _take_no_notice(_number: int, _frame: FrameType | None) -> None:
+    pass
 
 
 class _Stop:
@@ -60,6 +70,7 @@ class _Stop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
         self.asked = False
+        self.finished = False
 
     async def until_done(self, main: Main) -> None:
         self._event = asyncio.Event()
@@ -67,6 +78,7 @@ class _Stop:
         if self.asked:
             self._event.set()
         await main(self._event)
+        self.finished = True
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         # Runs between two bytecodes of the main thread: no logging lock may be taken here, the interrupted code may hold it.
@@ -75,7 +87,11 @@ class _Stop:
         self.asked = True
         watch = threading.Timer(STOP_LIMIT_SECONDS, _leave)
         watch.daemon = True
-        watch.start()
+        try:
+            watch.start()
+        except RuntimeError:
+            # No thread to be had: SIGALRM, which nobody handles, ends the process without a word but in time.
+            signal.setitimer(signal.ITIMER_REAL, STOP_LIMIT_SECONDS)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._begin, number)
 

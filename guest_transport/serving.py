@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from guest_transport import health, options, socket_files, tcp, unix_sockets, vsock
+from guest_transport import decoding, health, options, socket_files, tcp, unix_sockets, vsock
 from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
@@ -67,10 +67,12 @@ class GrpcServer:
     ) -> None:
         self._services = services
         self._socket_mode = socket_mode
-        self._server = grpc.aio.server(
-            interceptors=interceptors,
-            options=options.server_options(),
-            maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
+        self._server = decoding.careful(
+            grpc.aio.server(
+                interceptors=interceptors,
+                options=options.server_options(),
+                maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
+            )
         )
         self._health = health.Health(service.full_name for service in services)
         self._sockets: list[socket_files.SocketFile] = []

@@ -64,8 +64,8 @@ def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
     except ValueError as error:
         # A TOMLDecodeError, or Python's limit on the digits of a number.
         raise _refusal(where, f"not TOML: {error}") from error
-    if odd := _not_finite(tree):
-        raise _refusal(where, f"{odd}: must be a finite number")
+    if impossible := _impossible(tree):
+        raise _refusal(where, impossible)
     try:
         return msgspec.convert(tree, shape)
     except msgspec.ValidationError as error:
@@ -77,18 +77,20 @@ def _refusal(where: str, message: str) -> SettingsError:
     return SettingsError(text if len(text) <= _MESSAGE_LIMIT else text[:_MESSAGE_LIMIT] + "…")
 
 
-def _not_finite(tree: object, place: str = "") -> str | None:
-    """Where a NaN or an infinity stands; msgspec lets them pass bounds such as "at least 1"."""
+def _impossible(tree: object, place: str = "") -> str | None:
+    """What no setting may hold, with its place: NaN and infinity pass bounds such as "at least 1"; no path or argument can have a NUL."""
     match tree:
         case float():
-            return None if math.isfinite(tree) else place
+            return None if math.isfinite(tree) else f"{place}: must be a finite number"
+        case str():
+            return f"{place}: must not have a NUL character" if "\0" in tree else None
         case dict():
             entries = ((f"{place}.{key}" if place else str(key), value) for key, value in tree.items())
         case list():
             entries = ((f"{place}[{index}]", value) for index, value in enumerate(tree))
         case _:
             return None
-    return next((found for inner, value in entries if (found := _not_finite(value, inner))), None)
+    return next((found for inner, value in entries if (found := _impossible(value, inner))), None)
 
 
 def _say(message: str, shape: type[msgspec.Struct]) -> str:

@@ -73,7 +73,7 @@ def _lock(path: str) -> int:
         try:
             fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError as error:
-            raise ListenError(f"unix:{path}: cannot listen: {error.strerror}: {error.filename}") from error
+            raise ListenError(f"unix:{path}: cannot listen: {_why_not_lockable(path, error)}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -85,6 +85,16 @@ def _lock(path: str) -> int:
             return fd
         os.close(fd)
     raise ListenError(f"unix:{path}: cannot listen: {path}.lock keeps being replaced; start one server at a time")
+
+
+def _why_not_lockable(path: str, error: OSError) -> str:
+    """Why the lock beside `path` cannot be opened, and what to do where that is plain."""
+    folder = Path(path).parent
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {folder}; make it, or choose another path"
+    if error.errno in {errno.EACCES, errno.EROFS}:
+        return f"{error.strerror}: {path}.lock; start as a user who may write in {folder}, or choose another path"
+    return f"{error.strerror}: {path}.lock"
 
 
 def _is_at(fd: int, path: str) -> bool:

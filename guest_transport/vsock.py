@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import os
 import socket
 import struct
 from pathlib import Path
@@ -20,6 +21,12 @@ from guest_transport.unix_sockets import LISTEN_BACKLOG
 _DEVICE = Path("/dev/vsock")
 # linux/vm_sockets.h: the CID of this machine, as the device tells it.
 _IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9
+# What connect(2) means here (net/vmw_vsock/af_vsock.c, drivers/vhost/vsock.c), without the CID: callers of the proxy read it.
+_MEANS = {
+    errno.ENODEV: ": no VM with this CID runs, or the kernel module vhost_vsock is not loaded",
+    errno.ECONNRESET: ": nobody in the VM listens on this port for this host",
+    errno.ETIMEDOUT: ": no VM with this CID answers",
+}
 
 
 def own_cid() -> int | None:
@@ -50,8 +57,11 @@ async def connect(address: VsockAddress) -> socket.socket:
     connection = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         await asyncio.get_running_loop().sock_connect(connection, (address.cid, address.port))
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if isinstance(error, OSError) and error.errno:
+            # asyncio's own words name the CID.
+            raise OSError(error.errno, f"{os.strerror(error.errno)}{_MEANS.get(error.errno, '')}") from error
         raise
     return connection
 

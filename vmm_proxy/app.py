@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from guest_transport.peers import Peers
+from guest_transport.reload import reloaded_on_hangup
+from guest_transport.sd_notify import Notifier
 from guest_transport.serving import GrpcServer
+from guest_transport.serving import run as run_server
+from guest_transport.tls import ServerTls
+from vmm_proxy.audit import Audit
 from vmm_proxy.config import Setup
 from vmm_proxy.directory import Directory
 from vmm_proxy.directory_service import DirectoryService
+from vmm_proxy.domains.guests import LibvirtSource
+from vmm_proxy.domains.settings import require_module
 from vmm_proxy.fleet import FleetService
 from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
+from vmm_proxy.guest_tls import GuestTls
 from vmm_proxy.looks import Looks
+from vmm_proxy.policy.access import Access, AccessRules
+from vmm_proxy.policy.audit_trail import AuditTrail
+from vmm_proxy.policy.gate import Gate
+from vmm_proxy.policy.method_roles import method_roles
 from vmm_proxy.proxied_api import proxied_api
 from vmm_proxy.registered_guests import RegisteredGuests
 from vmm_proxy.upstreams import Upstreams
@@ -33,48 +47,69 @@ class Parts:
     upstreams: Upstreams
     looks: Looks
     watches: Watches
+    access: Access
+    audit: Audit
     server: GrpcServer
 
     async def stop(self) -> None:
         """End the streams, finish the calls in flight, then let go of the guests."""
-        self.watches.end()
-        await self.server.stop()
+        await self.stop_serving()
         await self.close()
 
+    async def stop_serving(self) -> None:
+        """End the streams and finish the calls in flight."""
+        self.watches.end()
+        await self.server.stop()
+
     async def close(self) -> None:
-        """Let go of the guests."""
+        """Let go of the guests, and write the audit log to its end."""
         await self.looks.close()
         await self.upstreams.close()
+        await self.audit.close()
 
 
 def build(
     directory: Directory,
     *,
+    access: AccessRules | None = None,
+    audit: Audit | None = None,
+    tls: ServerTls | None = None,
+    guest_tls: GuestTls | None = None,
     registered: RegisteredGuests | None = None,
     allow_plaintext: bool = False,
     wall_clock: Callable[[], float] = time.time,
     sleep: Sleep = asyncio.sleep,
 ) -> Parts:
-    """The parts of a proxy for the guests of `directory`."""
-    upstreams = Upstreams(directory, wall_clock)
+    """The parts of a proxy for the guests of `directory`; without `access` by the rules of an empty configuration."""
+    rules = access or AccessRules(own_uid=os.geteuid(), own_gid=os.getegid())
+    judge, audit = Access(rules), audit or Audit(None, wall_clock)
+    trail = AuditTrail(audit, time.monotonic)
+    upstreams = Upstreams(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=trail.wrong_guest)
     looks = Looks(upstreams, wall_clock)
-    watches = Watches(directory, upstreams, wall_clock, sleep)
+    watches = Watches(upstreams, wall_clock, sleep)
     peers = Peers()
     fleet = FleetService(
         directory=directory,
         upstreams=upstreams,
-        guest_list=GuestList(directory, upstreams, looks),
+        guest_list=GuestList(upstreams, looks),
         watches=watches,
-        peers=peers,
         wall_clock=wall_clock,
     )
-    writer = DirectoryService(registered, peers, allow_plaintext=allow_plaintext)
-    server = GrpcServer([proxied_api(upstreams, peers), fleet.service(), writer.service()], peers=peers)
-    return Parts(directory, upstreams, looks, watches, server)
+    writer = DirectoryService(registered, allow_plaintext=allow_plaintext)
+    server = GrpcServer(
+        [proxied_api(upstreams), fleet.service(), writer.service()],
+        interceptors=[Gate(judge, peers, trail, method_roles(), time.monotonic)],
+        peers=peers,
+        identify_unix=rules.unix_role is None,
+        tls=tls,
+    )
+    return Parts(directory, upstreams, looks, watches, judge, audit, server)
 
 
 def check_sources(setup: Setup) -> list[str]:
-    """Why files of the directory's folder are refused; raises SettingsError for a damaged file of registered guests. Blocks."""
+    """Why files of the directory's folder are refused; raises SettingsError for what would stop the start. Blocks."""
+    if setup.libvirt:
+        require_module()
     directory = Directory(setup.guests)
     if setup.registered_file:
         RegisteredGuests(setup.registered_file, directory, allow_plaintext=setup.allow_plaintext).load()
@@ -85,7 +120,13 @@ def check_sources(setup: Setup) -> list[str]:
     return list(folder.refused.values())
 
 
-async def serve(setup: Setup, stop: asyncio.Event) -> None:
+def run(setup: Setup, read_again: Callable[[], Setup]) -> int:
+    """Serve until SIGTERM or SIGINT; SIGHUP takes the access rules of `read_again`. Returns the exit status."""
+    notifier = Notifier.take(os.environ, os.getpid())
+    return run_server(lambda stop: serve(setup, stop, read_again, notifier))
+
+
+async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setup], notifier: Notifier) -> None:
     """Serve until `stop` is set; calls in flight are finished first. Raises StartError for what the operator must change."""
     plain = setup.allow_plaintext
     directory = Directory(setup.guests)
@@ -94,17 +135,67 @@ async def serve(setup: Setup, stop: asyncio.Event) -> None:
         registered = RegisteredGuests(setup.registered_file, directory, allow_plaintext=plain)
         await asyncio.to_thread(registered.load)
     folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=plain) if setup.directory_dir else None
-    parts = build(directory, registered=registered, allow_plaintext=plain)
-    try:
+    audit = Audit(setup.audit_file, time.time)
+    libvirt = LibvirtSource(setup.libvirt, directory) if setup.libvirt else None
+    parts = build(
+        directory,
+        access=setup.access,
+        audit=audit,
+        tls=setup.tls,
+        guest_tls=setup.guest_tls,
+        registered=registered,
+        allow_plaintext=plain,
+    )
+    started = asyncio.Event()
+
+    async def reload() -> None:
+        # What the service manager hears at its end must not come before the listeners are there.
+        await started.wait()
+        await _reload(parts, setup, read_again)
+
+    async with contextlib.AsyncExitStack() as ending:
+        ending.push_async_callback(parts.close)
+        await asyncio.to_thread(audit.open)
         if folder:
             await folder.start()
+            ending.push_async_callback(folder.close)
+        if libvirt:
+            libvirt.follower.start()
+            ending.push_async_callback(libvirt.close)
+        await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         await parts.server.start(setup.listen)
-        log.info("%d guests are known", len(directory))
+        ending.push_async_callback(parts.stop_serving)
+        log.info("guests known: %d", len(directory))
+        await ending.enter_async_context(notifier.watched())
+        notifier.ready(f"listening on {', '.join(map(str, parts.server.addresses))}")
+        started.set()
         await stop.wait()
-    except BaseException:
-        await parts.close()
-        raise
-    finally:
-        if folder:
-            await folder.close()
-    await parts.stop()
+        notifier.stopping()
+
+
+async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -> None:
+    """Put the access rules, renewed certificates and a moved audit file in force; raises StartError and changes nothing."""
+    fresh = await asyncio.to_thread(read_again)
+    await asyncio.to_thread(parts.audit.open)
+    parts.access.replace(fresh.access.on_the_same_listeners(setup.access))
+    parts.upstreams.renew_certificates()
+    if needs_restart(setup, fresh):
+        log.warning("what else was changed in the configuration needs a restart")
+
+
+def needs_restart(before: Setup, after: Setup) -> bool:
+    """Whether something differs that a reload does not take."""
+    return any(
+        (
+            before.listen != after.listen,
+            before.guests != after.guests,
+            before.allow_plaintext != after.allow_plaintext,
+            before.directory_dir != after.directory_dir,
+            before.registered_file != after.registered_file,
+            before.libvirt != after.libvirt,
+            (before.tls is None) != (after.tls is None),
+            before.guest_tls != after.guest_tls,
+            before.audit_file != after.audit_file,
+            after.access != after.access.on_the_same_listeners(before.access),
+        )
+    )

@@ -27,8 +27,12 @@ SWALLOWED_SECONDS = 0.5
 REDIAL_PATIENCE_SECONDS = CONNECT_SECONDS + 0.2
 
 
+class NotSentError(CallError):
+    """The line takes no new calls any more: the guest has not seen this one."""
+
+
 async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
-    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError."""
+    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, NotSentError among them."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
@@ -36,16 +40,25 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
             call = line.rpc(method.guest_path)(b"", timeout=deadline - started, metadata=metadata)
             wire = await call
         except grpc.aio.AioRpcError as error:
+            if line.spent and never_connected(error):
+                raise _not_sent(guest_id) from error
             if not _worth_a_redial(error, loop.time() - started):
                 raise
             call = line.rpc(method.guest_path)(b"", timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
             wire = await _once_connected(call, line, guest_id)
         answered_with = await call.trailing_metadata()
+    except grpc.aio.UsageError as error:
+        # The line was replaced, and is closed by now, while this call waited for its turn on it.
+        raise _not_sent(guest_id) from error
     except grpc.aio.AioRpcError as error:
         waited = loop.time() - started
         trailers = passed_metadata.to_caller(error.trailing_metadata())
         raise from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal) from error
     return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with) if answered_with else ())
+
+
+def _not_sent(guest_id: str) -> NotSentError:
+    return NotSentError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: unreachable: the connection has ended")
 
 
 def _worth_a_redial(error: grpc.aio.AioRpcError, waited_seconds: float) -> bool:

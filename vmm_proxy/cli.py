@@ -6,58 +6,91 @@ only, so that help and `check-config` are quick.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.metadata
 import resource
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from guest_transport.errors import SettingsError, StartError
-from guest_transport.logs import log_to_stderr
+from guest_transport.logs import escape, log_to_stderr
 
 # New objects between two looks for garbage; Python's own is 700.
 GARBAGE_THRESHOLD_OBJECTS = 20_000
 
 _FILE = click.Path(path_type=Path)
+# What a shell calls the end by Ctrl-C.
+INTERRUPTED = 130
+# Longer than any token, so that a wrong file is refused and not read whole.
+_TOKEN_LINE_LIMIT = 1024
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(importlib.metadata.version("guestscope"), prog_name="vmm-proxy")
+@click.version_option(importlib.metadata.version("guestscope"), prog_name="vmm-proxy", message="%(prog)s %(version)s")
 def main() -> None:
     """Runs on the host and answers for every guest by its VM id."""
 
 
-@main.command()
-@click.option("--config", type=_FILE, help="TOML file; see deploy/vmm-proxy.example.toml.")
-@click.option("--grpc", "grpc_flags", metavar="ADDR", multiple=True, help="Listen here instead of grpc.listen; repeat for more.")
-@click.option("--http", "http_flag", metavar="ADDR|off", help="Serve pages here instead of at http.listen.")
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status. Misuse is one line on stderr, not click's page around it."""
+    try:
+        status = main.main(list(arguments), prog_name="vmm-proxy", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"vmm-proxy: {escape(error.format_message())} (--help shows what is allowed)", err=True)
+        return error.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    return status if isinstance(status, int) else 0
+
+
+@main.command(short_help="Serve until SIGTERM or SIGINT.")
+@click.option("--config", type=_FILE, metavar="FILE", help="Configuration (TOML); without it the defaults hold.")
 @click.option(
-    "--guest", "guest_flags", metavar="ID=ADDR", multiple=True, help="One more guest; its id must not stand in the file."
+    "--grpc",
+    "grpc_flags",
+    metavar="ADDR",
+    multiple=True,
+    help="Serve gRPC there, and not at grpc.listen (default unix:/run/vmm-proxy/vmm-proxy.sock). Repeatable.",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--http", "http_flag", metavar="ADDR|off", help="Serve pages there, and not at http.listen (default off).")
+@click.option(
+    "--guest",
+    "guest_flags",
+    metavar="ID=ADDR",
+    multiple=True,
+    help="One more guest: vsock:CID:PORT, hvsock:/path:PORT, unix:/path or HOST:PORT. Repeatable.",
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines on stderr (default text).")
 def serve(
     config: Path | None, grpc_flags: tuple[str, ...], http_flag: str | None, guest_flags: tuple[str, ...], log_format: str
 ) -> None:
-    """Serve until SIGTERM or SIGINT; calls in flight are finished first."""
-    from guest_transport import serving  # noqa: PLC0415 - gRPC takes 0.1 s to import and help does not need it
-    from vmm_proxy import app  # noqa: PLC0415 - the same
+    """Serve until SIGTERM or SIGINT; calls in flight are finished first. SIGHUP reads access rules and certificates again."""
+    from vmm_proxy import app  # noqa: PLC0415 - gRPC takes 0.1 s to import and help does not need it
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - the same
+
+    read = functools.partial(read_setup, config, grpc_flags=grpc_flags, http_flag=http_flag, guest_flags=guest_flags)
 
     log_to_stderr(log_format)
     _allow_many_descriptors()
     _collect_garbage_less_often()
     try:
-        setup = read_setup(config, grpc_flags=grpc_flags, http_flag=http_flag, guest_flags=guest_flags)
+        setup = read()
     except StartError as error:
         _refuse(error)
-    raise SystemExit(serving.run(lambda stop: app.serve(setup, stop)))
+    raise SystemExit(app.run(setup, read))
 
 
 @main.command()
-@click.option("--config", type=_FILE, required=True, help="The TOML file to check.")
+@click.option("--config", type=_FILE, metavar="FILE", required=True, help="The configuration (TOML) to check.")
 def check_config(config: Path) -> None:
-    """Check a configuration as `serve` would, and serve nothing."""
+    """Check a configuration as serve would; serve nothing."""
     from vmm_proxy.app import check_sources  # noqa: PLC0415 - see serve
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - see serve
 
@@ -70,7 +103,8 @@ def check_config(config: Path) -> None:
         click.echo(reason, err=True)
     if refused:
         raise SystemExit(SettingsError.exit_status)
-    click.echo(f"{config}: ok, {len(setup.guests)} guests, listens on {', '.join(map(str, setup.listen))}")
+    guests = f"{len(setup.guests)} guest{'' if len(setup.guests) == 1 else 's'}"
+    click.echo(f"{config}: ok, {guests}, listens on {', '.join(map(str, setup.listen))}")
 
 
 def _allow_many_descriptors() -> None:
@@ -86,6 +120,23 @@ def _collect_garbage_less_often() -> None:
     """
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD_OBJECTS)
+
+
+@main.command()
+def hash_token() -> None:
+    """Print what stands for a token in access.token_file.
+
+    The token is read from stdin. Make one with: openssl rand -hex 32
+    """
+    from vmm_proxy.policy.tokens import TOKEN_RULE, token_hash, valid_token  # noqa: PLC0415 - see serve
+
+    if sys.stdin.isatty():
+        token = click.prompt("Token", hide_input=True, err=True)
+    else:
+        token = sys.stdin.readline(_TOKEN_LINE_LIMIT).removesuffix("\n")
+    if not valid_token(token):
+        _refuse(SettingsError(f"hash-token: the token must be {TOKEN_RULE}"))
+    click.echo(token_hash(token))
 
 
 def _refuse(error: StartError) -> None:

@@ -9,26 +9,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Protocol
 
-from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
+from vmm_proxy.guest_outcome import GuestOutcome
 from vmm_proxy.outbox import Outbox
 from vmm_proxy.passed_metadata import Metadata
 from vmm_proxy.question import Question
-from vmm_proxy.upstreams import Upstreams
 
 # Calls started before other work of the loop gets its turn; starting one takes about 0.1 ms.
 STARTS_AT_A_TIME = 32
 
 
+class Ask(Protocol):
+    """Asks one guest until a deadline (loop time) and tells its outcome once; None where that has happened already."""
+
+    def __call__(
+        self,
+        guest_id: str,
+        metadata: Metadata,
+        deadline: float,
+        wall_clock: Callable[[], float],
+        *,
+        told: Callable[[GuestOutcome], None],
+    ) -> Question | None:
+        """Ask."""
+
+
 async def collect(
-    upstreams: Upstreams, guest_ids: Sequence[str], metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
+    ask_guest: Ask, guest_ids: Sequence[str], metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
 ) -> AsyncGenerator[GuestOutcome, None]:
     """The outcome of each of `guest_ids`, exactly once, as it comes; all have come by `deadline` (loop time)."""
     outbox = Outbox()
     questions: list[Question | None] = []
 
     def ask(guest_id: str) -> None:
-        questions.append(ask_gpu_info(upstreams, guest_id, metadata, deadline, wall_clock, told=outbox.offer))
+        questions.append(ask_guest(guest_id, metadata, deadline, wall_clock, told=outbox.offer))
 
     starter = asyncio.create_task(ask_each(guest_ids, ask))
     try:

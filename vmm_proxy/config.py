@@ -25,6 +25,7 @@ from guest_transport.addresses import (
 )
 from guest_transport.errors import SettingsError
 from guest_transport.settings import read_settings
+from guest_transport.tls import ServerTls
 from vmm_proxy.directory import (
     GUEST_ID_RULE,
     Directory,
@@ -32,13 +33,15 @@ from vmm_proxy.directory import (
     GuestEntry,
     valid_guest_id,
 )
+from vmm_proxy.domains.settings import LibvirtSettings, check_libvirt
+from vmm_proxy.guest_tls import GuestTls
+from vmm_proxy.labels import check_labels
+from vmm_proxy.policy.access import AccessRules
+from vmm_proxy.policy.settings import AccessSettings, access_rules
+from vmm_proxy.tls_settings import GuestTlsSettings, TlsSettings, guest_tls, server_tls
 
 # Only local users whom the socket's group lets in reach this one.
 DEFAULT_LISTEN = "unix:/run/vmm-proxy/vmm-proxy.sock"
-LABELS_LIMIT = 32
-LABEL_VALUE_LIMIT_BYTES = 256
-LABEL_KEY_RULE = "1 to 63 characters of [A-Za-z0-9._/-]"
-_LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 # More cards than a machine holds, fewer than would bloat a page.
 GPUS_LIMIT = 64
 _PCI_ADDRESS = re.compile(r"([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
@@ -81,6 +84,15 @@ class GuestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Hex, as the guest's Info shows it.
     instance_id: str = ""
     gpus: tuple[str, ...] = ()
+    # TLS of a guest at HOST:PORT, in place of [guest_tls].
+    tls: GuestTlsSettings | None = None
+
+
+class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[audit]`: where it is kept who shut down and who changed what."""
+
+    # Without a file the lines go to the proxy's log, and nothing is refused because they are lost.
+    file: str | None = None
 
 
 class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +101,12 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc: Grpc = Grpc()
     http: Http = Http()
     directory: DirectorySettings = DirectorySettings()
+    libvirt: LibvirtSettings = LibvirtSettings()
     guest: tuple[GuestSettings, ...] = ()
+    access: AccessSettings = AccessSettings()
+    tls: TlsSettings | None = None
+    guest_tls: GuestTlsSettings | None = None
+    audit: AuditSettings = AuditSettings()
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -100,6 +117,12 @@ class Setup(msgspec.Struct, frozen=True):
     allow_plaintext: bool
     directory_dir: Path | None
     registered_file: Path | None
+    # None: no libvirt is followed.
+    libvirt: LibvirtSettings | None
+    access: AccessRules
+    tls: ServerTls | None
+    guest_tls: GuestTls | None
+    audit_file: Path | None
 
 
 def read_setup(
@@ -108,11 +131,10 @@ def read_setup(
     """The setup of `file`, if any, and the flags; raises SettingsError with one line."""
     where = str(file) if file else "defaults"
     config = read_settings(file, ProxyConfig) if file else ProxyConfig()
-    plain = config.grpc.allow_plaintext
-    if grpc_flags:
-        listen = _listen(grpc_flags, "--grpc", allow_plaintext=plain)
-    else:
-        listen = _listen(config.grpc.listen, f"{where}: grpc.listen", allow_plaintext=plain)
+    listen = _listen(grpc_flags or config.grpc.listen, "--grpc" if grpc_flags else f"{where}: grpc.listen", config)
+    usual_tls = guest_tls(config.guest_tls, f"{where}: guest_tls")
+    # With TLS for all of them no guest is reached in the clear.
+    plain = config.grpc.allow_plaintext or usual_tls is not None
     _check_http(http_flag or config.http.listen, "--http" if http_flag else f"{where}: http.listen")
     guests = [
         guest_entry(guest, f"{where}: guest[{number}].", source=where, allow_plaintext=plain)
@@ -120,34 +142,38 @@ def read_setup(
     ]
     guests += [_flag_guest(flag, allow_plaintext=plain) for flag in guest_flags]
     _check_together(guests)
-    return Setup(listen, tuple(guests), plain, _directory_dir(config.directory, where), _registered_file(config.directory, where))
+    return Setup(
+        listen=listen,
+        guests=tuple(guests),
+        allow_plaintext=plain,
+        directory_dir=_directory_dir(config.directory, where),
+        registered_file=_registered_file(config.directory, where),
+        libvirt=check_libvirt(config.libvirt, where),
+        access=access_rules(config.access, where, loopback_only=config.tls is None and _loopback_only(listen)),
+        tls=server_tls(config.tls, where),
+        guest_tls=usual_tls,
+        audit_file=_audit_file(config.audit, where),
+    )
 
 
 def guest_entry(guest: GuestSettings, where: str, *, source: str, allow_plaintext: bool) -> GuestEntry:
     """The directory's entry for `guest`; raises SettingsError with `where` and the key, joined as they are, in front."""
     if not valid_guest_id(guest.id):
         raise SettingsError(f"{where}id: must be {GUEST_ID_RULE}")
+    tls = guest_tls(guest.tls, f"{where}tls")
+    address = guest_address(guest.address, f"{where}address", allow_plaintext=allow_plaintext or tls is not None)
+    if tls is not None and not isinstance(address, TcpAddress):
+        raise SettingsError(f"{where}tls: only a guest at HOST:PORT speaks TLS, not one at {address}")
     return GuestEntry(
         id=guest.id,
-        address=guest_address(guest.address, f"{where}address", allow_plaintext=allow_plaintext),
+        address=address,
         labels=check_labels(guest.labels, f"{where}labels"),
         running=guest.state == "running",
         instance_id=_instance_id(guest.instance_id, f"{where}instance_id"),
         gpus=check_gpus(guest.gpus, f"{where}gpus"),
         source=source,
+        tls=tls,
     )
-
-
-def check_labels(labels: dict[str, str], where: str) -> dict[str, str]:
-    """`labels` if each is fit for a selector, a table and a metric label; raises SettingsError."""
-    if len(labels) > LABELS_LIMIT:
-        raise SettingsError(f"{where}: at most {LABELS_LIMIT} labels are allowed")
-    for key, value in labels.items():
-        if not _LABEL_KEY.fullmatch(key):
-            raise SettingsError(f"{where}: a key must be {LABEL_KEY_RULE}, not {key[:80]!a}")
-        if not value.isprintable() or len(value.encode()) > LABEL_VALUE_LIMIT_BYTES:
-            raise SettingsError(f"{where}.{key}: must be printable and at most {LABEL_VALUE_LIMIT_BYTES} bytes")
-    return labels
 
 
 def check_gpus(gpus: Iterable[str], where: str) -> tuple[str, ...]:
@@ -173,21 +199,31 @@ def guest_address(text: str, where: str, *, allow_plaintext: bool) -> Address:
             raise SettingsError(f"{where}: {address} is this host; a guest has a CID of its own, from 3, or local")
         case TcpAddress(loopback=False) if not allow_plaintext:
             raise SettingsError(
-                f"{where}: plain TCP beyond loopback needs grpc.allow_plaintext = true; or use vsock:, hvsock: or unix:"
+                f"{where}: plain TCP beyond loopback needs grpc.allow_plaintext = true; or use tls, vsock:, hvsock: or unix:"
             )
     return address
 
 
-def _listen(texts: Sequence[str], where: str, *, allow_plaintext: bool) -> tuple[Address, ...]:
+def _listen(texts: Sequence[str], where: str, config: ProxyConfig) -> tuple[Address, ...]:
     if not texts:
         raise SettingsError(f"{where}: at least one address is needed")
     addresses = tuple(_address(text, where) for text in texts)
     for address in addresses:
-        if isinstance(address, TcpAddress) and not address.loopback and not allow_plaintext:
+        if not isinstance(address, TcpAddress) or address.loopback:
+            continue
+        if config.tls is None and not config.grpc.allow_plaintext:
             raise SettingsError(
-                f"{where}: {address}: plain TCP beyond loopback needs grpc.allow_plaintext = true; or use unix:/path"
+                f"{where}: {address}: plain TCP beyond loopback needs grpc.allow_plaintext = true; or set [tls], or use unix:/path"
+            )
+        if config.access.token_file is None and (config.tls is None or config.tls.client_authorities is None):
+            raise SettingsError(
+                f"{where}: {address}: nobody could be let in; set tls.client_authorities or access.token_file, or use unix:/path"
             )
     return addresses
+
+
+def _loopback_only(listen: Iterable[Address]) -> bool:
+    return all(address.loopback for address in listen if isinstance(address, TcpAddress))
 
 
 def _address(text: str, where: str) -> Address:
@@ -235,6 +271,15 @@ def _directory_dir(settings: DirectorySettings, where: str) -> Path | None:
     if not folder.is_absolute() or not folder.is_dir():
         raise SettingsError(f"{where}: directory.dir: {settings.dir[:120]!a} must be the absolute path of a folder that exists")
     return folder
+
+
+def _audit_file(settings: AuditSettings, where: str) -> Path | None:
+    if settings.file is None:
+        return None
+    file = Path(settings.file)
+    if not file.is_absolute():
+        raise SettingsError(f"{where}: audit.file: must be an absolute path, not {settings.file[:120]!a}")
+    return file
 
 
 def _registered_file(settings: DirectorySettings, where: str) -> Path | None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from guest_transport.addresses import Address
+from vmm_proxy.guest_tls import GuestTls
 
 GUEST_ID_RULE = "1 to 128 characters of [A-Za-z0-9._:-]"
 _GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -51,8 +52,12 @@ class GuestEntry:
     instance_id: bytes = b""
     # Host PCI addresses of the cards given to it, in the guest's order; empty when not known.
     gpus: tuple[str, ...] = ()
+    # Its own TLS; None for the proxy's usual one, if any.
+    tls: GuestTls | None = None
     # Where the entry comes from, for messages and so that each source changes its own entries only.
     source: str = ""
+    # Makes way for an entry that somebody wrote down: this one was found, and a person's word comes before it.
+    yields: bool = False
 
 
 # Called after a change with the entry before and the entry after; None stands for no entry.
@@ -62,6 +67,10 @@ Listener = Callable[[GuestEntry | None, GuestEntry | None], None]
 def valid_guest_id(text: str) -> bool:
     """Whether `text` keeps GUEST_ID_RULE; an id that does never leaves a file name, a log line or a label."""
     return _GUEST_ID.fullmatch(text) is not None
+
+
+def _makes_way(known: GuestEntry, entry: GuestEntry) -> bool:
+    return known.yields and not entry.yields
 
 
 class Directory:
@@ -94,16 +103,17 @@ class Directory:
     def check(self, entry: GuestEntry, leaving: Collection[str] = ()) -> None:
         """Raise what add() would, were the guests `leaving` not there."""
         known = self._entries.get(entry.id)
-        if known and entry.id not in leaving:
+        if known and entry.id not in leaving and not _makes_way(known, entry):
             origin = f" from {known.source}" if known.source else ""
             raise AlreadyKnownError(f"guest {entry.id} is known already{origin}; an id is given once")
-        holder = self._at.get(entry.address, entry.id)
-        if entry.running and holder != entry.id and holder not in leaving:
+        holder = self._holder(entry)
+        if holder != entry.id and holder not in leaving and not _makes_way(self._entries[holder], entry):
             raise AddressTakenError(f"guest {entry.id}: its address belongs to the running guest {holder} already")
 
     def add(self, entry: GuestEntry) -> None:
         """Add a guest; raises AlreadyKnownError or AddressTakenError."""
         self.check(entry)
+        self._clear_the_way(entry, {entry.id, self._holder(entry)})
         self._keep(None, entry)
         bisect.insort(self._order, entry.id)
         self._tell(None, entry)
@@ -112,6 +122,7 @@ class Directory:
         """Put `entry` in place of the guest's present entry; raises UnknownGuestError or AddressTakenError."""
         before = self.known(entry.id)
         self.check(entry, (entry.id,))
+        self._clear_the_way(entry, {self._holder(entry)} - {entry.id})
         self._keep(before, entry)
         if before != entry:
             self._tell(before, entry)
@@ -129,6 +140,16 @@ class Directory:
         if entry is None:
             raise UnknownGuestError(f"guest {guest_id} is not known")
         return entry
+
+    def _holder(self, entry: GuestEntry) -> str:
+        """Whose the address of `entry` is, were it running; its own id when it is nobody's."""
+        return self._at.get(entry.address, entry.id) if entry.running else entry.id
+
+    def _clear_the_way(self, entry: GuestEntry, ids: Collection[str]) -> None:
+        for guest_id in ids:
+            known = self._entries.get(guest_id)
+            if known and _makes_way(known, entry):
+                self.remove(guest_id)
 
     def _keep(self, before: GuestEntry | None, after: GuestEntry | None) -> None:
         if before:

@@ -1,28 +1,30 @@
 """guest_fleet.v1.FleetService: turns rpcs into work of the rooms that do it, and their failures into statuses.
 
-Guests' addresses are shown to administrators only.
+Each call is about the guests that its caller sees: the others are as if they were not there, also where they are asked for by
+name. Guests' addresses are shown to administrators only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
-from guest_transport.peers import Peers
 from guest_transport.serving import Service
 from vmm_proxy import passed_metadata
-from vmm_proxy.admins import is_admin
 from vmm_proxy.collecting import collect
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.deadlines import guest_deadline
 from vmm_proxy.directory import Directory
 from vmm_proxy.guest_list import GuestList
+from vmm_proxy.guest_outcome import ask_gpu_info
 from vmm_proxy.outbox import OutboxClosedError
+from vmm_proxy.policy.permit import SeenGuests, current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.selecting import selection
 from vmm_proxy.slots import FLEET_STREAMS, Slots
@@ -51,10 +53,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         upstreams: Upstreams,
         guest_list: GuestList,
         watches: Watches,
-        peers: Peers,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._peers = peers
         self._directory = directory
         self._upstreams = upstreams
         self._guest_list = guest_list
@@ -71,7 +71,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.ListGuestsResponse:
         """A page of guests."""
         try:
-            return await self._guest_list.page(request, with_addresses=is_admin(self._peers.of(context)))
+            permit = current_permit()
+            guests = SeenGuests(self._directory, permit)
+            return await self._guest_list.page(request, guests, with_addresses=permit.is_admin)
         except CallError as error:
             failure = error
         return await refuse(context, failure)
@@ -81,7 +83,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     ) -> AsyncIterator[fleet_pb2.CollectGpuInfoResponse]:
         """Every selected guest's outcome, as it comes."""
         try:
-            guest_ids = selection(request.selector).choose(self._directory)
+            permit = current_permit()
+            guest_ids = selection(request.selector).choose(SeenGuests(self._directory, permit))
             metadata = passed_metadata.to_guest(context.invocation_metadata())
             self._streams.take()
         except CallError as error:
@@ -89,7 +92,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             now = asyncio.get_running_loop().time()
             deadline = min(guest_deadline(context, GPU_INFO_BOUND_SECONDS), now + GPU_INFO_BOUND_SECONDS)
-            async with contextlib.aclosing(collect(self._upstreams, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
+            asked = functools.partial(ask_gpu_info, self._upstreams, require=permit.require)
+            async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
                 async for outcome in outcomes:
                     answer = fleet_pb2.CollectGpuInfoResponse()
                     outcome.write_to(answer.guest)
@@ -104,10 +108,11 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             interval = _interval_seconds(request)
             selected = selection(request.selector)
+            guests = SeenGuests(self._directory, current_permit())
             self._streams.take()
         except CallError as error:
             await refuse(context, error)
-        watcher = self._watches.join(selected, interval)
+        watcher = self._watches.join(selected, guests, interval)
         try:
             while True:
                 outcome = await watcher.outbox.take()

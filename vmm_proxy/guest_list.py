@@ -13,9 +13,9 @@ import itertools
 import grpc
 
 from guest_fleet.v1 import fleet_pb2
-from vmm_proxy.directory import Directory, GuestEntry, valid_guest_id
+from vmm_proxy.directory import GuestEntry, valid_guest_id
 from vmm_proxy.looks import Looks
-from vmm_proxy.selecting import selection
+from vmm_proxy.selecting import Guests, selection
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstream import Reach
 from vmm_proxy.upstreams import Upstreams
@@ -36,16 +36,17 @@ _STATES = {
 class GuestList:
     """Pages of guests."""
 
-    def __init__(self, directory: Directory, upstreams: Upstreams, looks: Looks) -> None:
-        self._directory = directory
+    def __init__(self, upstreams: Upstreams, looks: Looks) -> None:
         self._upstreams = upstreams
         self._looks = looks
 
-    async def page(self, request: fleet_pb2.ListGuestsRequest, *, with_addresses: bool) -> fleet_pb2.ListGuestsResponse:
-        """The page that `request` asks for; raises CallError INVALID_ARGUMENT."""
+    async def page(
+        self, request: fleet_pb2.ListGuestsRequest, guests: Guests, *, with_addresses: bool
+    ) -> fleet_pb2.ListGuestsResponse:
+        """The page of `guests` that `request` asks for; raises CallError INVALID_ARGUMENT."""
         size = _page_size(request.page_size)
         selected = selection(request.selector)
-        matching = (entry for entry in self._directory.after(_last_id(request.page_token)) if selected.matches(entry))
+        matching = (entry for entry in guests.after(_last_id(request.page_token)) if selected.matches(entry))
         entries = list(itertools.islice(matching, size + 1))
         page = entries[:size]
         await self._looks.refresh(page)

@@ -17,7 +17,7 @@ from vmm_proxy.passed_metadata import Metadata
 from vmm_proxy.question import Question
 from vmm_proxy.refusing import rpc_status
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstreams import Require, Upstreams
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +72,9 @@ def ask_gpu_info(
     wall_clock: Callable[[], float],
     *,
     told: Callable[[GuestOutcome], None],
+    require: Require | None = None,
 ) -> Question | None:
-    """Ask one guest until `deadline` (loop time) and tell `told` once; None where it was told already."""
+    """Ask one guest until `deadline` (loop time), for whom `require` lets, and tell `told` once; None where it was told already."""
     loop = asyncio.get_running_loop()
     started = loop.time()
 
@@ -81,7 +82,7 @@ def ask_gpu_info(
         told(GuestOutcome(guest_id, outcome, wall_clock(), loop.time() - started))
 
     try:
-        return upstreams.reach(guest_id).ask(GPU_INFO, metadata, deadline, tell, for_fleet=True)
+        return upstreams.reach(guest_id, require).ask(GPU_INFO, metadata, deadline, tell, for_fleet=True)
     except CallError as error:
         failure = error
     except Exception:

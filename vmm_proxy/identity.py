@@ -26,7 +26,12 @@ _INFO = next(method for method in proxied_methods() if method.name == "Info")
 
 
 class WrongGuestError(CallError):
-    """Another VM answers at the guest's address."""
+    """Another VM answers at the guest's address; `shown` is the instance_id that it showed, for the operator only."""
+
+    def __init__(self, guest_id: str, shown: bytes) -> None:
+        text = f"guest {guest_id}: another VM answers at its address, its instance_id is not the pinned one"
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, text)
+        self.shown = shown
 
 
 async def prove(line: Line, guest_id: str, deadline: float) -> None:
@@ -43,9 +48,15 @@ async def prove(line: Line, guest_id: str, deadline: float) -> None:
 
 
 async def _ask_for_pin(line: Line, guest_id: str, deadline: float) -> None:
-    answer = await ask(line, guest_id, _INFO, (), deadline)
+    try:
+        answer = await ask(line, guest_id, _INFO, (), deadline)
+    except CallError as error:
+        if not error.answered:
+            raise
+        # Its words may be another tenant's.
+        text = f"guest {guest_id}: its pinned identity cannot be checked, Info ended with {error.code.name}"
+        raise CallError(grpc.StatusCode.FAILED_PRECONDITION, text) from error
     shown = answer.message.instance_id if isinstance(answer.message, guest_api_pb2.GuestInfo) else b""
     if not hmac.compare_digest(shown, line.pin):
-        text = f"guest {guest_id}: another VM answers at its address, its instance_id is not the pinned one"
-        raise WrongGuestError(grpc.StatusCode.FAILED_PRECONDITION, text)
+        raise WrongGuestError(guest_id, shown)
     line.proven = True

@@ -16,6 +16,7 @@ from guest_transport.dialing import dial_target
 from guest_transport.errors import ListenError
 from guest_transport.one_connection import OneConnection
 from guest_transport.options import channel_options
+from vmm_proxy.guest_tls import Secured
 from vmm_proxy.statuses import CallError, plain
 
 # Bytes in and out: gRPC gives None for a reply that it could not decode, and a missing reply must be told from an empty one.
@@ -26,10 +27,10 @@ class Line:
     """An open channel to `address`; raises CallError where the host has no place for its relay.
 
     With a `pin` it is one connection and no more: `proven` says that the guest at its other end showed the pin, and `spent` that the
-    connection has ended and a new line is needed.
+    connection has ended and a new line is needed. With `secured` it speaks TLS.
     """
 
-    def __init__(self, guest_id: str, address: Address, pin: bytes = b"") -> None:
+    def __init__(self, guest_id: str, address: Address, pin: bytes = b"", secured: Secured | None = None) -> None:
         try:
             self._once = OneConnection(address) if pin else None
             self._target = self._once.target if self._once else dial_target(address)
@@ -41,7 +42,12 @@ class Line:
         self.proving = asyncio.Lock()
         # What gRPC itself dials is the relay's socket, whatever the guest's address.
         dialled = UnixAddress("/relay") if self._once else address
-        self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=channel_options(dialled))
+        options = channel_options(dialled)
+        if secured:
+            options.append(("grpc.ssl_target_name_override", secured.name))
+            self._channel = grpc.aio.secure_channel(self._target.grpc_target, secured.credentials, options=options)
+        else:
+            self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=options)
         self._rpcs: dict[str, Rpc] = {}
 
     @property

@@ -14,12 +14,12 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from guest_api import guest_api_pb2
-from guest_transport.peers import Peers
 from guest_transport.serving import Service
 from vmm_proxy import passed_metadata
 from vmm_proxy.contract_methods import PROXIED_SERVICE, Method, proxied_methods
 from vmm_proxy.deadlines import guest_deadline
 from vmm_proxy.flight import Answer
+from vmm_proxy.policy.permit import current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
@@ -31,20 +31,19 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Forward = Callable[[bytes, Context], Awaitable[bytes]]
 
 
-def proxied_api(upstreams: Upstreams, peers: Peers) -> Service:
+def proxied_api(upstreams: Upstreams) -> Service:
     """The service, forwarding to `upstreams`."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams, peers), None, None)
-        for method in proxied_methods()
+        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams), None, None) for method in proxied_methods()
     }
     generic = grpc.method_handlers_generic_handler(PROXIED_SERVICE.full_name, handlers)
     return Service(PROXIED_SERVICE.full_name, lambda server: server.add_generic_rpc_handlers((generic,)))
 
 
-def _forward(method: Method, upstreams: Upstreams, peers: Peers) -> Forward:
+def _forward(method: Method, upstreams: Upstreams) -> Forward:
     async def forward(request: bytes, context: Context) -> bytes:
         try:
-            answer = await _ask(method, upstreams, peers, request, context)
+            answer = await _ask(method, upstreams, request, context)
         except CallError as error:
             failure = error
         except Exception:
@@ -59,13 +58,11 @@ def _forward(method: Method, upstreams: Upstreams, peers: Peers) -> Forward:
     return forward
 
 
-async def _ask(method: Method, upstreams: Upstreams, peers: Peers, request: bytes, context: Context) -> Answer:
+async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Context) -> Answer:
     try:
         guest_id = guest_api_pb2.Id.FromString(request).id
     except DecodeError as error:
         raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode as guest_api.Id") from error
-    upstream = upstreams.reach(guest_id)
-    if not method.only_reads:
-        log.warning("%s of guest %s asked by %s", method.name, guest_id, peers.of(context))
+    upstream = upstreams.reach(guest_id, current_permit().require)
     metadata = passed_metadata.to_guest(context.invocation_metadata())
     return await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds))

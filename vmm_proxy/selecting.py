@@ -6,13 +6,24 @@ success.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import grpc
 
 from guest_fleet.v1 import fleet_pb2
-from vmm_proxy.directory import GUEST_ID_RULE, Directory, GuestEntry, valid_guest_id
+from vmm_proxy.directory import GUEST_ID_RULE, GuestEntry, valid_guest_id
 from vmm_proxy.statuses import CallError
+
+
+class Guests(Protocol):
+    """The directory, or what a caller sees of it."""
+
+    def get(self, guest_id: str) -> GuestEntry | None:
+        """The entry of `guest_id`, or None."""
+
+    def after(self, guest_id: str = "") -> Sequence[GuestEntry]:
+        """The entries whose ids come after `guest_id`, in id order."""
 
 
 class Selection:
@@ -28,11 +39,11 @@ class Selection:
             return False
         return all(entry.labels.get(key) == value for key, value in self._labels.items())
 
-    def choose(self, directory: Directory) -> list[str]:
+    def choose(self, guests: Guests) -> list[str]:
         """The ids that are meant, in order. An id that is asked for by name and not known is among them, so that it gets its NOT_FOUND."""
         if not self._ids:
-            return [entry.id for entry in directory.after() if self.matches(entry)]
-        known = ((guest_id, directory.get(guest_id)) for guest_id in sorted(self._ids))
+            return [entry.id for entry in guests.after() if self.matches(entry)]
+        known = ((guest_id, guests.get(guest_id)) for guest_id in sorted(self._ids))
         return [guest_id for guest_id, entry in known if entry is None or self.matches(entry)]
 
 

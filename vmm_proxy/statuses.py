@@ -67,6 +67,11 @@ class CallError(Exception):
         )
 
 
+def not_known(guest_id: str) -> CallError:
+    """There is no such guest, or none for this caller: nobody can tell the two apart."""
+    return CallError(grpc.StatusCode.NOT_FOUND, f"guest {guest_id}: not known to this proxy")
+
+
 def plain(text: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
     """`text` on one line without control characters, at most `limit_bytes` of UTF-8."""
     line = "".join(c if c.isprintable() else " " for c in text[:limit_bytes])

@@ -18,9 +18,10 @@ import grpc
 
 from guest_api import guest_api_pb2
 from guest_transport.addresses import Address
-from vmm_proxy.asking import ask
+from vmm_proxy.asking import NotSentError, ask
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.flight import Answer, Flight, Outcome
+from vmm_proxy.guest_tls import GuestTls, secure
 from vmm_proxy.identity import WrongGuestError, prove
 from vmm_proxy.line import Line
 from vmm_proxy.passed_metadata import Metadata
@@ -72,9 +73,13 @@ class Upstream:
         contact: Contact,
         proxy_calls: Slots,
         wall_clock: Callable[[], float],
+        tls: GuestTls | None = None,
+        on_wrong_guest: Callable[[bytes], None] | None = None,
     ) -> None:
         self.guest_id = guest_id
         self._pin = pin
+        self._tls = tls
+        self._on_wrong_guest = on_wrong_guest
         # How often another VM answered at the guest's address.
         self.wrong_guests = 0
         self.contact = contact
@@ -144,6 +149,11 @@ class Upstream:
             if line:
                 await line.close()
 
+    def renew_certificates(self) -> None:
+        """Dial anew where TLS is spoken, so that renewed files are used; calls in flight finish."""
+        if self._tls and self._line:
+            self._replace(self._line)
+
     def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
         if self._closed:
             raise self._closed.again()
@@ -200,30 +210,41 @@ class Upstream:
         flight.land(outcome)
 
     async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:
-        line = self._open_line()
+        line = await self._open_line()
         try:
             await self._prove(line, deadline)
+            return await ask(line, self.guest_id, method, metadata, deadline)
+        except NotSentError:
+            pass
         except CallError:
-            # Nothing was sent but the question who it is: a connection that ended meanwhile costs a new one, once.
-            if not line.spent:
+            # Before it was proven nothing was sent but the question who it is.
+            if line.proven or not line.spent:
                 raise
-            line = self._open_line()
-            await self._prove(line, deadline)
+        # A connection that ended meanwhile costs a new one, once.
+        line = await self._open_line()
+        await self._prove(line, deadline)
         return await ask(line, self.guest_id, method, metadata, deadline)
 
     async def _prove(self, line: Line, deadline: float) -> None:
         try:
             await prove(line, self.guest_id, deadline)
-        except WrongGuestError:
+        except WrongGuestError as error:
             self.wrong_guests += 1
             self._replace(line)
+            if self._on_wrong_guest:
+                self._on_wrong_guest(error.shown)
             raise
 
-    def _open_line(self) -> Line:
-        if self._line and self._line.spent:
-            self._replace(self._line)
+    async def _open_line(self) -> Line:
+        line = self._line
+        if line and not line.spent:
+            return line
+        if line:
+            self._replace(line)
+        secured = await secure(self.guest_id, self._address, self._tls) if self._tls else None
+        # Another call may have been faster while the files were read.
         if self._line is None:
-            self._line = Line(self.guest_id, self._address, self._pin)
+            self._line = Line(self.guest_id, self._address, self._pin, secured)
         return self._line
 
     def _replace(self, line: Line) -> None:

@@ -13,16 +13,31 @@ from collections.abc import Callable
 import grpc
 
 from vmm_proxy.directory import GUEST_ID_RULE, Directory, GuestEntry, valid_guest_id
+from vmm_proxy.guest_tls import GuestTls, tls_for
 from vmm_proxy.slots import PROXY_CALLS, Slots
-from vmm_proxy.statuses import CallError
+from vmm_proxy.statuses import CallError, not_known
 from vmm_proxy.upstream import Contact, Reach, Upstream
+
+# Raises CallError unless the caller may reach the guest: its entry, if there is one, and its id.
+Require = Callable[[GuestEntry | None, str], None]
+# Called with the entry of a pinned guest and the instance_id that was shown in place of its own.
+OnWrongGuest = Callable[[GuestEntry, bytes], None]
 
 
 class Upstreams:
     """The guests of `directory`, as far as they were called."""
 
-    def __init__(self, directory: Directory, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        wall_clock: Callable[[], float],
+        *,
+        usual_tls: GuestTls | None = None,
+        on_wrong_guest: OnWrongGuest | None = None,
+    ) -> None:
         self._directory = directory
+        self._usual_tls = usual_tls
+        self._on_wrong_guest = on_wrong_guest
         self._wall_clock = wall_clock
         self._calls = Slots(PROXY_CALLS, "the proxy")
         self._upstreams: dict[str, Upstream] = {}
@@ -31,29 +46,42 @@ class Upstreams:
         self._closing: set[asyncio.Task[None]] = set()
         directory.listen(self._changed)
 
-    def reach(self, guest_id: str) -> Upstream:
-        """The guest with this id, if it may be called; raises CallError."""
-        upstream = self._upstreams.get(guest_id)
-        if upstream is not None:
-            return upstream
-        if not valid_guest_id(guest_id):
-            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"id: must be {GUEST_ID_RULE}")
+    def reach(self, guest_id: str, require: Require | None = None) -> Upstream:
+        """The guest with this id, if it may be called, and by somebody whom `require` lets; raises CallError.
+
+        Without `require` it is reached on the proxy's own account.
+        """
         entry = self._directory.get(guest_id)
+        if entry is None and not valid_guest_id(guest_id):
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"id: must be {GUEST_ID_RULE}")
+        if require is not None:
+            require(entry, guest_id)
         if entry is None:
-            raise CallError(grpc.StatusCode.NOT_FOUND, f"guest {guest_id}: not known to this proxy")
-        if not entry.running:
-            raise CallError(grpc.StatusCode.FAILED_PRECONDITION, f"guest {guest_id}: stopped")
-        contact = self._contacts.setdefault(guest_id, Contact())
-        upstream = Upstream(
-            guest_id,
+            raise not_known(guest_id)
+        upstream = self._upstreams.get(guest_id)
+        if upstream is None:
+            if not entry.running:
+                raise CallError(grpc.StatusCode.FAILED_PRECONDITION, f"guest {guest_id}: stopped")
+            upstream = self._upstreams[guest_id] = self._new(entry)
+        return upstream
+
+    def renew_certificates(self) -> None:
+        """Use renewed certificates towards guests from their next calls on; calls in flight finish."""
+        for upstream in self._upstreams.values():
+            upstream.renew_certificates()
+
+    def _new(self, entry: GuestEntry) -> Upstream:
+        on_wrong_guest = self._on_wrong_guest
+        return Upstream(
+            entry.id,
             entry.address,
             pin=entry.instance_id,
-            contact=contact,
+            tls=tls_for(entry.address, entry.tls, self._usual_tls),
+            contact=self._contacts.setdefault(entry.id, Contact()),
             proxy_calls=self._calls,
             wall_clock=self._wall_clock,
+            on_wrong_guest=(lambda shown: on_wrong_guest(entry, shown)) if on_wrong_guest else None,
         )
-        self._upstreams[guest_id] = upstream
-        return upstream
 
     def contact(self, guest_id: str) -> Contact:
         """What the calls to a guest say of it; all unknown where none was made."""
@@ -74,7 +102,7 @@ class Upstreams:
             self._end(before.id, "it was removed from the directory")
         elif not after.running:
             self._end(before.id, "it was stopped")
-        elif (before.address, before.instance_id) != (after.address, after.instance_id):
+        elif (before.address, before.instance_id, before.tls) != (after.address, after.instance_id, after.tls):
             self._end(before.id, "it was moved to another address")
 
     def _end(self, guest_id: str, reason: str) -> None:

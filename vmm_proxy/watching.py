@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 
 from vmm_proxy.collecting import ask_each
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
-from vmm_proxy.directory import Directory
 from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
 from vmm_proxy.outbox import Outbox
 from vmm_proxy.question import Question
-from vmm_proxy.selecting import Selection
+from vmm_proxy.selecting import Guests, Selection
+from vmm_proxy.statuses import not_known
 from vmm_proxy.upstreams import Upstreams
 
 # The contract's words at WatchGpuInfoRequest.interval.
@@ -31,21 +31,28 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Watcher:
-    """One reader: what it wants and what waits for it."""
+    """One reader: what it wants of the `guests` that it sees, and what waits for it."""
 
-    def __init__(self, selection: Selection) -> None:
-        self.selection = selection
+    def __init__(self, selection: Selection, guests: Guests, wall_clock: Callable[[], float]) -> None:
+        self._selection = selection
+        self._guests = guests
+        self._wall_clock = wall_clock
         self.outbox = Outbox()
         self.wanted: frozenset[str] = frozenset()
+
+    def choose(self) -> None:
+        """Take a new look at the guests; one that is asked for by name and not seen is answered here, and nobody is asked."""
+        chosen = self._selection.choose(self._guests)
+        self.wanted = frozenset(guest_id for guest_id in chosen if self._guests.get(guest_id))
+        for guest_id in chosen:
+            if guest_id not in self.wanted:
+                self.outbox.offer(GuestOutcome(guest_id, not_known(guest_id), self._wall_clock(), 0.0))
 
 
 class Watches:
     """The beats by interval."""
 
-    def __init__(
-        self, directory: Directory, upstreams: Upstreams, wall_clock: Callable[[], float], sleep: Sleep = asyncio.sleep
-    ) -> None:
-        self._directory = directory
+    def __init__(self, upstreams: Upstreams, wall_clock: Callable[[], float], sleep: Sleep = asyncio.sleep) -> None:
         self._upstreams = upstreams
         self._wall_clock = wall_clock
         self._sleep = sleep
@@ -57,12 +64,12 @@ class Watches:
         """How many intervals are being watched."""
         return len(self._beats)
 
-    def join(self, selection: Selection, interval_seconds: float) -> Watcher:
-        """A new watcher; end it with leave()."""
-        watcher = Watcher(selection)
+    def join(self, selection: Selection, guests: Guests, interval_seconds: float) -> Watcher:
+        """A new watcher of those of `guests` that are selected; end it with leave()."""
+        watcher = Watcher(selection, guests, self._wall_clock)
         beat = self._beats.get(interval_seconds)
         if beat is None:
-            beat = Beat(interval_seconds, self._directory, self._upstreams, self._wall_clock, self._sleep)
+            beat = Beat(interval_seconds, self._upstreams, self._wall_clock, self._sleep)
             self._beats[interval_seconds] = beat
         self._watchers.add(watcher)
         beat.add(watcher)
@@ -88,13 +95,11 @@ class Beat:
     def __init__(
         self,
         interval_seconds: float,
-        directory: Directory,
         upstreams: Upstreams,
         wall_clock: Callable[[], float],
         sleep: Sleep,
     ) -> None:
         self._interval_seconds = interval_seconds
-        self._directory = directory
         self._upstreams = upstreams
         self._wall_clock = wall_clock
         self._sleep = sleep
@@ -108,7 +113,7 @@ class Beat:
     def add(self, watcher: Watcher) -> None:
         """Serve `watcher` with what is known now, and ask at once for the rest."""
         self._watchers.add(watcher)
-        watcher.wanted = frozenset(watcher.selection.choose(self._directory))
+        watcher.choose()
         unknown = []
         for guest_id in sorted(watcher.wanted):
             if known := self._last.get(guest_id):
@@ -139,7 +144,7 @@ class Beat:
         while True:
             await self._sleep(self._interval_seconds)
             for watcher in self._watchers:
-                watcher.wanted = frozenset(watcher.selection.choose(self._directory))
+                watcher.choose()
             wanted = frozenset[str]().union(*(watcher.wanted for watcher in self._watchers))
             self._last = {guest_id: last for guest_id, last in self._last.items() if guest_id in wanted}
             await ask_each(sorted(wanted), self._ask)

@@ -1,20 +1,30 @@
-"""Asks what a Question says, and turns the answer into text; the only part of `guestctl` that calls."""
+"""Asks what a Question says and shows the answer. The one place where a ClientError becomes a line and an exit status."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
 from google.protobuf.message import Message
 
-from guest_client.errors import CallError, ClientError, DeadlineError, GuestNotFoundError, InvalidAddressError, UnavailableError
-from guest_client.guestctl import json_view, tables
-from guest_client.guestctl.question import Question, Subject
-from guest_client.sync_client import GuestClient, ProxyClient
-from guest_fleet.v1 import fleet_pb2
+from guest_api import guest_api_pb2
+from guest_client.errors import (
+    CallError,
+    ClientError,
+    CredentialsError,
+    DeadlineError,
+    GuestNotFoundError,
+    InvalidAddressError,
+    UnavailableError,
+)
+from guest_client.guestctl import collecting, csv_view, json_view, listing, opening, standard_output, tables, top, watching
+from guest_client.guestctl.question import Output, Question, Subject
+from guest_client.guestctl.remarks import Say, UnknownFields
 
 EXIT_STATUS: dict[type[ClientError], int] = {
     InvalidAddressError: 2,
+    CredentialsError: 2,
     GuestNotFoundError: 3,
     UnavailableError: 4,
     DeadlineError: 5,
@@ -29,28 +39,63 @@ class CallFailed(Exception):  # noqa: N818 - an outcome of the command; the erro
         self.exit_status = exit_status
 
 
-def answer(question: Question) -> tuple[str, str]:
-    """The text to show, and a remark about it for stderr, empty in most cases; raises CallFailed."""
+def answer(question: Question, say: Say) -> None:
+    """Ask and show, with remarks on what is not shown to `say`; raises CallFailed, OutputError."""
     try:
-        reply = _list(question) if question.subject is Subject.LIST else _ask(question)
+        _answer(question, say)
+    except listing.NoSuchGuestError as error:
+        raise CallFailed(str(error), EXIT_STATUS[GuestNotFoundError]) from error
     except ClientError as error:
-        reason = f"{error} (is the address right, and does a server listen there?)" if _not_there(error) else str(error)
-        raise CallFailed(reason, EXIT_STATUS.get(type(error), 1)) from error
-    text = json_view.to_text(json_view.view(reply)) if question.as_json else tables.show(reply, question.vm_id)
-    unknown = sorted(json_view.unknown_numbers(reply))
-    remark = f"not shown, because this version does not know them: fields {', '.join(unknown[:20])}" if unknown else ""
-    return text, remark
+        raise CallFailed(f"{error}{_hint(error, question)}", EXIT_STATUS.get(type(error), 1)) from error
 
 
-def _not_there(error: ClientError) -> bool:
-    return isinstance(error, CallError) and error.reason.startswith("cannot connect")
+def _answer(question: Question, say: Say) -> None:
+    match question.subject:
+        case Subject.LIST:
+            listing.show(question, say)
+        case Subject.TOP:
+            ended_by = asyncio.run(top.run(question, say))
+            if ended_by is not None:
+                raise CallFailed("", 128 + ended_by)
+        case Subject.WATCH:
+            asyncio.run(watching.run(question, say))
+        case Subject.GPU if question.chosen is not None:
+            collecting.show(question, say)
+        case _:
+            reply = _ask(question)
+            standard_output.write(_text(question, reply))
+            UnknownFields(say).look_at(reply)
+
+
+def _text(question: Question, reply: Message) -> str:
+    if question.output is Output.JSON:
+        return json_view.to_text(json_view.view(reply))
+    if question.output is Output.CSV and isinstance(reply, guest_api_pb2.GpuInfoResponse):
+        return csv_view.to_text([csv_view.CARD_COLUMNS, *csv_view.cards(question.vm_id or "", reply)])
+    if question.output is Output.CSV and isinstance(reply, guest_api_pb2.ListContainersResponse):
+        return csv_view.to_text(csv_view.containers(reply))
+    return tables.show(reply, question.vm_id)
+
+
+def _hint(error: ClientError, question: Question) -> str:
+    """What to look at, where a server was not reached."""
+    if not isinstance(error, CallError) or not error.reason.startswith("cannot connect"):
+        return ""
+    if error.reason == "cannot connect: Socket closed" and not question.address.startswith(("unix:", "vsock:", "hvsock:")):
+        # A TLS server that meets a plain client, or one without a certificate, says nothing and hangs up.
+        return (
+            " (does the server want a certificate? give --cert and --key)"
+            if question.access.tls
+            else (" (does the server want TLS? give --ca or --tls)")
+        )
+    return "" if "TLS:" in error.reason else " (is the address right, and does a server listen there?)"
 
 
 def _ask(question: Question) -> Message:
-    timeout, max_age = question.timeout_seconds, question.max_age_seconds
+    max_age = question.max_age_seconds
     calls: dict[Subject, Callable[[], Message]]
     if question.vm_id is None:
-        with GuestClient(question.address, timeout_seconds=timeout) as guest:
+        with opening.guest_client(question) as guest:
             calls = {
                 Subject.GPU: partial(guest.gpu_info, max_age_seconds=max_age),
                 Subject.INFO: guest.info,
@@ -60,7 +105,7 @@ def _ask(question: Question) -> Message:
                 Subject.SHUTDOWN: guest.shutdown,
             }
             return calls[question.subject]()
-    with ProxyClient(question.address, timeout_seconds=timeout) as proxy:
+    with opening.proxy_client(question) as proxy:
         calls = {
             Subject.GPU: partial(proxy.gpu_info, question.vm_id, max_age_seconds=max_age),
             Subject.INFO: partial(proxy.info, question.vm_id),
@@ -70,8 +115,3 @@ def _ask(question: Question) -> Message:
             Subject.SHUTDOWN: partial(proxy.shutdown, question.vm_id),
         }
         return calls[question.subject]()
-
-
-def _list(question: Question) -> Message:
-    with ProxyClient(question.address, timeout_seconds=question.timeout_seconds) as proxy:
-        return fleet_pb2.ListGuestsResponse(guests=proxy.list_guests())

@@ -23,6 +23,11 @@ def to_text(value: Json) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
+def to_line(value: Json) -> str:
+    """`value` as one line of JSON, ASCII only, for streams."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n"
+
+
 def view(message: Message) -> Json:
     """`message` with every field of the contract; a Timestamp is RFC 3339 text, a Duration seconds."""
     if isinstance(message, Timestamp):

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 # Where the proxy listens unless its configuration says otherwise.
 DEFAULT_PROXY = "unix:/run/vmm-proxy/vmm-proxy.sock"
 
 
+# What the contract allows as an id.
+_GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def valid_guest_id(text: str) -> bool:
+    """Whether a guest can have this id."""
+    return _GUEST_ID.fullmatch(text) is not None
+
+
 class Subject(Enum):
-    """A subcommand; the value is its name."""
+    """A subcommand that asks something; the value is its name."""
 
     GPU = "gpu"
     INFO = "info"
@@ -19,15 +30,64 @@ class Subject(Enum):
     CONTAINERS = "containers"
     SHUTDOWN = "shutdown"
     LIST = "list"
+    TOP = "top"
+    WATCH = "watch"
+
+
+class Output(Enum):
+    """How the answer is shown; the value is what -o takes."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class SortKey(Enum):
+    """What `top` sorts cards by; the value is what --sort takes, its first letter the key that chooses it."""
+
+    UTILIZATION = "utilization"
+    MEMORY = "memory"
+    POWER = "power"
+    TEMPERATURE = "temperature"
+    GUEST = "guest"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is shown to the server, and whom to believe. `tls` is set with any of the files, and alone for the system's authorities."""
+
+    tls: bool = False
+    authorities: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    token_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which guests of a fleet: those with these ids, and of them those with all these labels; with neither, all."""
+
+    ids: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return ", ".join([*self.ids, *(f"{key}={value}" for key, value in self.labels.items())])
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One thing to ask one server. `vm_id` is None when a guest is asked directly, and for the list of all guests."""
+    """One thing to ask one server. `vm_id` is None when a guest is asked directly; `chosen` is there when a fleet is asked."""
 
     subject: Subject
     address: str
-    vm_id: str | None
-    timeout_seconds: float | None
-    max_age_seconds: float | None
-    as_json: bool
+    vm_id: str | None = None
+    chosen: Chosen | None = None
+    output: Output = Output.TABLE
+    access: Access = Access()
+    timeout_seconds: float | None = None
+    max_age_seconds: float | None = None
+    # Of `top` and `watch` alone.
+    interval_seconds: float = 5.0
+    count: int | None = None
+    sort: SortKey = SortKey.UTILIZATION
+    changes_only: bool = True

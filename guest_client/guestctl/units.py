@@ -5,6 +5,8 @@ The same forms as on the dashboard: sizes by 1024 with two decimals, power in wa
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 ABSENT = "–"  # noqa: RUF001 - an en dash, as on the dashboard: a hyphen reads like a minus
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -48,3 +50,11 @@ def age(milliseconds: int) -> str:
 def yes_no(value: bool | None) -> str:
     """`true`, `false`, or `unknown` when it is unset."""
     return "unknown" if value is None else str(value).lower()
+
+
+def moment(unix_seconds: int) -> str:
+    """`2026-11-30 12:00:00Z`; empty for 0, which nobody means."""
+    try:
+        return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if unix_seconds else ""
+    except (ValueError, OverflowError, OSError):
+        return f"{unix_seconds} s after 1970"  # a guest may send any 64-bit number

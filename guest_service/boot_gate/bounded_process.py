@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from guest_service.boot_gate.errors import UnreadableError
+from guest_service.boot_gate.errors import NotStartedError, UnreadableError
 
 # A killed process is gone within milliseconds, unless it is stuck in the kernel; then nobody can wait for it.
 REAP_SECONDS = 5.0
@@ -76,7 +76,7 @@ def _start(argv: Sequence[str], what: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise UnreadableError(f"{what}: {argv[0]} cannot be started: {error.strerror or error}") from error
+        raise NotStartedError(f"{what}: {argv[0]} cannot be started: {error.strerror or error}") from error
 
 
 def _kill_group(child: subprocess.Popen[bytes], what: str) -> None:

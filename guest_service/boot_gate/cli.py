@@ -7,7 +7,6 @@ way, our own faults and a report that cannot be written included, is a refusal: 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import traceback
@@ -30,6 +29,7 @@ from guest_service.simulator import Rack, RackError, load_rack
 from guest_transport.errors import SettingsError
 
 SYSFS_ROOT = Path("/sys")
+_PATH = click.Path(path_type=Path)
 REFUSED, MISUSE = 1, 2
 
 
@@ -37,15 +37,15 @@ class StoppedError(GateStopError):
     """The run was told to end; the gate stays shut."""
 
 
-@click.command("boot-gate")
-@click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="TOML file; without one, the strictest policy.")
-@click.option("--sysfs", type=click.Path(path_type=Path), help="Root of the /sys tree to look for cards in.  [default: /sys]")
+@click.command("boot-gate", short_help="Judge the GPUs before secrets are released.")
+@click.option("--policy", "policy_file", type=_PATH, metavar="FILE", help="Policy (TOML); without one, the strictest.")
+@click.option("--sysfs", type=_PATH, metavar="DIR", help="Root of sysfs (default /sys).")
 @click.option(
     "--simulate", metavar="RACK", help="Built-in rack or rack file in place of NVML, and of the PCI bus unless --sysfs is given."
 )
-@click.option("--nvml-library", type=click.Path(path_type=Path), help="The libnvidia-ml.so.1 to load.")
+@click.option("--nvml-library", type=_PATH, metavar="FILE", help="Load this libnvidia-ml instead of the system's.")
 @click.option("--set-ready", is_flag=True, help="After a pass, let the GPUs take work (NVML's ready state).")
-@click.option("-o", "--output", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report (default text).")
 def boot_gate(
     policy_file: Path | None, sysfs: Path | None, simulate: str | None, nvml_library: Path | None, *, set_ready: bool, output: str
 ) -> None:
@@ -111,8 +111,6 @@ def _print(report: str) -> None:
         sys.stdout.write(report + "\n")
         sys.stdout.flush()
     except OSError as error:
-        # What is still buffered would fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         _leave(REFUSED, f"boot gate: refused: the report cannot be written: {error.strerror}")
 
 

@@ -3,6 +3,7 @@
 GateStopError
 ├── RefusalError     a check did not hold; the message is the one reason
 └── UnreadableError  a witness gave nothing that can be judged; for the gate the same as a refusal, with the cause
+    └── NotStartedError  its program cannot even be started
 """
 
 from __future__ import annotations
@@ -18,3 +19,7 @@ class RefusalError(GateStopError):
 
 class UnreadableError(GateStopError):
     """What should have been judged is missing, malformed, too large or late."""
+
+
+class NotStartedError(UnreadableError):
+    """A witness's program cannot be started."""

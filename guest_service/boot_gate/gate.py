@@ -123,7 +123,7 @@ class BootGate:
                 raise UnreadableError(f"PCI inventory: {error}") from error
             record.inventory = json.loads(inventory.to_json())
             check.judged_on(record.inventory)
-            check.detail = f"{inventory.total} GPUs on the PCI bus, {inventory.nvidia} of them NVIDIA's"
+            check.detail = f"PCI bus: {inventory.counts}"
         if self._policy.attest_gpu:
             with record.check("vendors") as check:
                 check.judged_on(record.inventory)
@@ -224,6 +224,8 @@ class _Record:
         self._checks[name] = Check(name, Verdict.PASS, check.detail, check.evidence_sha256)
 
     def result(self) -> GateResult:
-        left = Verdict.NOT_NEEDED if self.complete else Verdict.NOT_REACHED
-        checks = tuple(self._checks.get(name, Check(name, left)) for name in CHECKS)
+        # A check that was passed over on the way to a later one was not asked for; behind the one that stopped the run nothing was decided.
+        end = len(CHECKS) if self.complete else max(map(CHECKS.index, self._checks), default=-1) + 1
+        left = [Verdict.NOT_NEEDED if place < end else Verdict.NOT_REACHED for place in range(len(CHECKS))]
+        checks = tuple(self._checks.get(name, Check(name, verdict)) for name, verdict in zip(CHECKS, left, strict=True))
         return GateResult(checks, self.nonce, self.inventory, self.nvml, self.nvml_when_ready)

@@ -55,7 +55,8 @@ def as_text(result: GateResult) -> str:
     """A line per check: verdict, name, detail and evidence; the verdict of the whole last."""
     lines = []
     for check in result.checks:
-        evidence = f"  [sha256 {check.evidence_sha256}]" if check.evidence_sha256 else ""
-        lines.append(f"{check.verdict.value:<11}  {check.name:<13}  {one_line(check.detail)}{evidence}".rstrip())
+        evidence = f"[sha256 {check.evidence_sha256}]" if check.evidence_sha256 else ""
+        words = "  ".join(filter(None, (one_line(check.detail), evidence)))
+        lines.append(f"{check.verdict.value:<11}  {check.name:<13}  {words}".rstrip())
     lines.append(f"boot gate: {'pass' if result.passed else 'refused'}")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from guest_service.boot_gate.bounded_process import Finished, run_bounded
+from guest_service.boot_gate.errors import NotStartedError, UnreadableError
 
 # Collecting evidence, certificate status and reference values of eight cards takes tens of seconds over a slow network; a verifier that
 # is not done after five minutes waits for something that will not come.
@@ -26,6 +27,9 @@ def verifier_of(command: Sequence[str], *, seconds: float = VERIFIER_SECONDS) ->
 
     def verify(nonce: str) -> Finished:
         argv = [*command, "attest", "--device", "gpu", "--verifier", "local", "--nonce", nonce, "--format", "json"]
-        return run_bounded(argv, what="verifier", seconds=seconds, stdout_limit_bytes=OUTPUT_LIMIT_BYTES)
+        try:
+            return run_bounded(argv, what="verifier", seconds=seconds, stdout_limit_bytes=OUTPUT_LIMIT_BYTES)
+        except NotStartedError as error:
+            raise UnreadableError(f"{error}; install it, or name another as verifier in the policy") from error
 
     return verify

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from guest_service.host_facts.errors import FactError
+from guest_service.host_facts.off_loop import start_thread
 
 # Two screens of long lines; a reader that is further behind makes the engine wait.
 BUFFER_LIMIT_BYTES = 256 * 1024
@@ -45,7 +46,7 @@ class LogStream:
         self._log: EngineLog | None = None
         self._closed = False
         self._ended = False
-        threading.Thread(target=self._run, name=f"logs {container}", daemon=True).start()
+        start_thread("containers", self._run, name=f"logs {container}")
 
     async def opened(self, bound_seconds: float) -> None:
         """Return once the engine has begun to answer; raises what it refused with, FactError when it takes too long."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +23,15 @@ from guest_service.host_facts.off_loop import OffLoop
 
 if TYPE_CHECKING:
     import docker
+    import requests
 
 # Where Docker and Podman listen when nobody says otherwise.
 ENGINE_SOCKETS = (Path("/var/run/docker.sock"), Path("/run/podman/podman.sock"))
 # An engine with a thousand containers answers in about a second; one that pulls an image on a slow disk takes some more.
 ENGINE_BOUND_SECONDS = 10
+# A container takes 1 to 2 KiB in the list; thousands fit.
+ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
+_CHUNK_BYTES = 64 * 1024
 # Each stream holds a thread and a connection to the engine.
 LOG_STREAMS = 16
 # A name or id as engines take it. Anything else would be a path into the engine's API.
@@ -122,14 +127,18 @@ class ContainerEngine:
         import docker.constants  # noqa: PLC0415 -- 0.1 s and 15 MB that a guest without an engine never needs
 
         def client(version: str) -> docker.APIClient:
-            return docker.APIClient(base_url=f"unix://{path}", version=version, timeout=ENGINE_BOUND_SECONDS)
+            made = docker.APIClient(base_url=f"unix://{path}", version=version, timeout=ENGINE_BOUND_SECONDS)
+            made.hooks["response"].append(_bounded)
+            return made
 
         # The SDK's own "auto" asks in the constructor, where a failure leaves its connection open.
         asking = client(docker.constants.DEFAULT_DOCKER_API_VERSION)
         with _closed_on_failure(asking):
             version = asking.version(api_version=False)["ApiVersion"]
         asking.close()
-        return client(version)
+        # Without a connection yet; what is closed again is the one that asked.
+        with _closed_on_failure(asking):
+            return client(version)
 
     def _read_list(self) -> guest_api_pb2.ListContainersResponse:
         client = self._client()
@@ -142,6 +151,21 @@ class ContainerEngine:
             return guest_api_pb2.ListContainersResponse(containers=[_container(entry) for entry in entries])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FactError("containers", f"the engine's list is not as documented: {type(error).__name__}: {error}") from error
+
+
+def _bounded(response: requests.Response, **sent: Any) -> requests.Response:  # Any: what requests tells its hooks
+    """Read a whole answer within the bounds of size and time; the SDK would read one that never ends into memory for ever."""
+    if sent.get("stream"):
+        return response
+    body, deadline = bytearray(), time.monotonic() + ENGINE_BOUND_SECONDS
+    for chunk in response.iter_content(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > ANSWER_LIMIT_BYTES or time.monotonic() > deadline:
+            response.close()
+            what = f"more than {ANSWER_LIMIT_BYTES} bytes" if len(body) > ANSWER_LIMIT_BYTES else "without an end"
+            raise FactError("containers", f"the engine's answer is {what}")
+    response._content = bytes(body)  # where requests keeps what it has read itself; it offers no bound
+    return response
 
 
 def _knock(path: Path) -> None:
@@ -201,6 +225,18 @@ def _closed_on_failure(client: docker.APIClient) -> Iterator[None]:
     except docker.errors.NotFound as error:
         client.close()
         raise UnknownContainerError("containers", str(error.explanation or "no such container")) from error
-    except (docker.errors.DockerException, requests.RequestException, OSError, ValueError, TypeError, KeyError) as error:
+    except FactError:
+        client.close()
+        raise
+    except (
+        docker.errors.DockerException,
+        requests.RequestException,
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         client.close()
         raise FactError("containers", f"the engine answers badly: {type(error).__name__}: {error}") from error

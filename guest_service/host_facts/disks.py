@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Protocol
 
 from guest_api import guest_api_pb2
 from guest_service.host_facts.errors import FactError, PartLog
-from guest_service.host_facts.off_loop import OffLoop
+from guest_service.host_facts.off_loop import OffLoop, start_thread
 from guest_service.host_facts.procfs import UINT64_MAX, bounded, parse_mounts
 from guest_service.host_facts.shared_read import SharedRead
 
@@ -78,7 +77,12 @@ class DiskSizes:
             return []
         self._log.works("mounts")
         sizes: dict[str, Size | str] = {path: "nothing is mounted there" for path in self._mount_points if path not in devices}
-        await self._walk(sizes)
+        try:
+            await self._walk(sizes)
+        except FactError as error:
+            self._log.failed("disks", error)
+            return []
+        self._log.works("disks")
         return self._answer(sizes, devices)
 
     async def _walk(self, sizes: dict[str, Size | str]) -> None:
@@ -119,7 +123,7 @@ class _Walk:
         self._abandoned = False
         self.at: str | None = paths[0]
         self.sizes: dict[str, Size | str] = {}
-        threading.Thread(target=self._run, name="read disks", daemon=True).start()
+        start_thread("disks", self._run, name="read disks")
 
     async def wait(self, patience_seconds: float, deadline: float) -> str | None:
         """None when the walk is over; else the disk that it hangs at, from where it goes no further."""

@@ -21,6 +21,7 @@ import msgspec
 
 from guest_api import guest_api_pb2
 from guest_transport.errors import SettingsError
+from guest_transport.settings import read_file
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,7 @@ class Identity:
 
 def read_identity(file: Path) -> IdentityFile:
     """The identity in a TOML file, or in a JSON file when it is named *.json; raises SettingsError naming file and key."""
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(IDENTITY_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise SettingsError(f"{file}: cannot be read: {error.strerror or error}") from error
+    data = read_file(file)
     if len(data) > IDENTITY_LIMIT_BYTES:
         raise SettingsError(f"{file}: larger than {IDENTITY_LIMIT_BYTES} bytes")
     form = "JSON" if file.suffix == ".json" else "TOML"

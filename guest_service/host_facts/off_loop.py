@@ -64,5 +64,13 @@ class OffLoop(Generic[T]):
             except RuntimeError:
                 return  # The loop was closed meanwhile; nobody waits.
 
-        threading.Thread(target=run, name=f"read {self._part}", daemon=True).start()
+        start_thread(self._part, run, name=f"read {self._part}")
         return future
+
+
+def start_thread(part: str, run: Callable[[], None], *, name: str) -> None:
+    """Run `run` in a daemon thread; FactError of `part` where the machine gives no thread (a limit on tasks or memory)."""
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise FactError(part, "no thread can be started; raise the limit on tasks") from error

@@ -8,6 +8,7 @@ connections can never keep a scraper out (field case C3).
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -20,6 +21,12 @@ from uvicorn.server import ServerState
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
+def half_of_descriptors(most: int) -> int:
+    """Half of RLIMIT_NOFILE, `most` at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, soft // 2)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
     """Bounds of each client, and how many there may be."""
@@ -30,8 +37,8 @@ class ClientLimits:
     idle_seconds: int = 60
     # A client that takes no byte for this long is gone, or holds the connection on purpose.
     stall_seconds: float = 20.0
-    # Half of a process's usual 1024 descriptors; gRPC and the collector need the rest.
-    connections: int = 512
+    # Half of the descriptors that this process may have, 512 at most; gRPC and the collector need the rest.
+    connections: int = field(default_factory=lambda: half_of_descriptors(512))
 
 
 @dataclass(slots=True)

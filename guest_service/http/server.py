@@ -20,6 +20,7 @@ from guest_service.http.app import create_http_app
 from guest_service.http.connections import BoundedConnection, ClientBook, ClientLimits
 from guest_service.http.gate import REQUESTS_AT_ONCE, RequestGate
 from guest_service.http.parts import HttpParts
+from guest_transport.accept_queue import ACCEPTS_PER_ROUND, lengthen_queues
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import ListenError
 from guest_transport.socket_files import SocketFile
@@ -60,13 +61,14 @@ class HttpServer:
             return BoundedConnection(config, self._state, self._book, loop)
 
         if isinstance(listen, socket.socket):
-            self._listener = await loop.create_server(connection, sock=listen, backlog=BACKLOG)
+            self._listener = await loop.create_server(connection, sock=listen, backlog=ACCEPTS_PER_ROUND)
         elif isinstance(listen, TcpAddress):
             self._listener = await _listen_tcp(listen, connection)
         elif isinstance(listen, UnixAddress):
             self._listener = await self._listen_unix(listen, connection)
         else:
             raise ListenError(f"{listen}: HTTP listens on HOST:PORT or unix:/path only")
+        lengthen_queues(self._listener, BACKLOG)
         self.addresses = [_address_of(held) for held in self._listener.sockets]
         for address in self.addresses:
             log.info("listening for HTTP on %s", address)
@@ -97,7 +99,7 @@ class HttpServer:
         self._claim = await asyncio.to_thread(SocketFile.claim, address.path)
         try:
             with self._claim.binding(SOCKET_MODE):
-                return await asyncio.get_running_loop().create_unix_server(connection, address.path, backlog=BACKLOG)
+                return await asyncio.get_running_loop().create_unix_server(connection, address.path, backlog=ACCEPTS_PER_ROUND)
         except OSError as error:
             await asyncio.to_thread(self._claim.release)
             self._claim = None
@@ -106,7 +108,7 @@ class HttpServer:
 
 async def _listen_tcp(address: TcpAddress, connection: Callable[[], BoundedConnection]) -> asyncio.Server:
     try:
-        return await asyncio.get_running_loop().create_server(connection, address.host, address.port, backlog=BACKLOG)
+        return await asyncio.get_running_loop().create_server(connection, address.host, address.port, backlog=ACCEPTS_PER_ROUND)
     except OSError as error:
         raise ListenError(
             f"{address}: cannot listen for HTTP: {_reason(error)}; choose another address with --http, or --http off"

@@ -13,7 +13,9 @@ Rejected: msgspec, which the agent's configuration uses: the collector's interpr
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -94,15 +96,25 @@ def load_rack(name_or_file: str) -> Rack:
     built_in = name_or_file in BUILT_IN_RACKS
     path = Path(__file__).parent / "racks" / f"{name_or_file}.toml" if built_in else Path(name_or_file)
     try:
-        with path.open("rb") as file:
-            data = file.read(RACK_LIMIT_BYTES + 1)
+        data = _read(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         allowed = ", ".join(BUILT_IN_RACKS)
-        raise RackError(f"rack {name_or_file}: {reason}: neither a file that can be read nor one of {allowed}") from error
+        raise RackError(f"rack {name_or_file}: neither one of {allowed} nor a file that can be read: {reason}") from error
     if len(data) > RACK_LIMIT_BYTES:
         raise RackError(f"rack {name_or_file}: larger than {RACK_LIMIT_BYTES} bytes")
     return parse_rack(data, name_or_file)
+
+
+def _read(path: Path) -> bytes:
+    """What the file holds, at most one byte more than a rack may have; raises OSError or ValueError."""
+    # Without O_NONBLOCK, opening a named pipe waits for a writer, perhaps for ever.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:  # noqa: PTH123 (a descriptor, not a path)
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            # Each sample reads the rack anew, and a pipe gives it once.
+            raise ValueError("a pipe")
+        return file.read(RACK_LIMIT_BYTES + 1)
 
 
 def parse_rack(data: bytes, name: str) -> Rack:
@@ -111,7 +123,10 @@ def parse_rack(data: bytes, name: str) -> Rack:
         tree = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RackError(f"rack {name}: not UTF-8 at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise RackError(f"rack {name}: not TOML that can be read: nested too deeply") from error
+    except ValueError as error:
+        # A TOMLDecodeError, or Python's limit on the digits of a number.
         raise RackError(f"rack {name}: not TOML: {error}") from error
     return _rack(Table(f"rack {name}: ", tree), name)
 

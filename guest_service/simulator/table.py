@@ -6,9 +6,15 @@ import math
 import re
 from collections.abc import Mapping
 
+# A message quotes the rack's name and TOML's words; neither is shown at a megabyte's length.
+MESSAGE_LIMIT_CHARACTERS = 600
+
 
 class RackError(Exception):
     """A rack is refused or cannot be read; the text is one line that names the rack, the key and what is allowed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MESSAGE_LIMIT_CHARACTERS else message[: MESSAGE_LIMIT_CHARACTERS - 1] + "…")
 
 
 class Table:

@@ -95,7 +95,7 @@ class Gate:
         if all(card.held_for_others for card in cards):
             self._given_away = tuple(card.pci_bus_id for card in cards)
         self.inventory = inventory
-        log.info("PCI bus: %d display devices, %d of NVIDIA", inventory.total, inventory.nvidia)
+        log.info("PCI bus: %s", inventory.counts)
 
     def answer(self) -> guest_api_pb2.GpuInfoResponse | None:
         """The reply that needs no sample, None when one is needed. After a good look: no card, no system call; else one stat."""

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,10 +63,12 @@ class Agent:
 
 
 @contextmanager
-def running_agent(*arguments: str, ready: str = "listening on", env: dict[str, str] | None = None) -> Iterator[Agent]:
-    """`guest-service serve` with `arguments`, once its log has `ready`; killed at the end if it still runs."""
+def running_agent(
+    *arguments: str, ready: str = "listening on", env: dict[str, str] | None = None, prefix: Sequence[str] = ()
+) -> Iterator[Agent]:
+    """`guest-service serve` with `arguments`, once its log has `ready`; killed at the end if it still runs. `prefix`: what starts it."""
     process = subprocess.Popen(
-        [*GUEST_SERVICE, "serve", *arguments],
+        [*prefix, *GUEST_SERVICE, "serve", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -33,6 +33,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     text = """
     [grpc]
     listen = ["vsock:any:8000", "127.0.0.1:0"]
+    vsock_cids = [1, 2]
     [http]
     listen = "off"
     public_sysinfo = true
@@ -63,7 +64,8 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     level = "debug"
     """
     config = load_config(write(tmp_path, text), Flags())
-    assert msgspec.to_builtins(config) == tomllib.loads(text) | {"grpc": {"listen": ("vsock:any:8000", "127.0.0.1:0")}} | {
+    assert msgspec.to_builtins(config) == tomllib.loads(text) | {
+        "grpc": {"listen": ("vsock:any:8000", "127.0.0.1:0"), "vsock_cids": (1, 2)},
         "host": {**tomllib.loads(text)["host"], "data_disks": ("/", "/data"), "extra_interface_prefixes": ("ib",)},
         "power": {"allow_shutdown": False, "shutdown_command": ("poweroff", "-f")},
     }
@@ -87,6 +89,7 @@ def test_the_example_is_whole_and_says_the_defaults() -> None:
     [
         ("[gpu", ["not TOML"]),
         ("[gpus]", ["gpus", "unknown"]),
+        ("[grpc]\nvsock_cids = [4294967295]", ["grpc.vsock_cids", "<= 4294967294"]),
         ("[gpu]\nttl = 1", ["gpu.ttl", "unknown"]),
         ("[gpu]\nsample_ttl_seconds = 0", ["gpu.sample_ttl_seconds", "> 0"]),
         ("[gpu]\nsample_ttl_seconds = -1.5", ["gpu.sample_ttl_seconds", "> 0"]),

@@ -101,7 +101,32 @@ def test_help_works_without_grpc_nvml_or_configuration(door: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_help_lists_every_door() -> None:
-    done = refused("--help")
-    for door in ("serve", "gpu-info", "inventory", "boot-gate"):
+def test_help_lists_every_door_with_a_whole_sentence() -> None:
+    done = refused("-h")
+    for door in ("serve", "check-config", "gpu-info", "inventory", "boot-gate"):
         assert f"  {door} " in done.stdout
+    assert "..." not in done.stdout.partition("Commands:")[2]
+
+
+def test_a_configuration_that_can_be_served_is_said_to_be_right(tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text('[grpc]\nlisten = ["vsock:any:8000"]\n[gpu]\nsimulate = "h200"\n')
+    done = refused("check-config", "--config", str(config))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{config}: ok, gRPC on vsock:any:8000, HTTP on 127.0.0.1:8090\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('[grpc]\nlistne = ["vsock:any:8000"]', "listen"),
+        ('[gpu]\nsimulate = "h300"', "h200x8"),
+        ('[identity]\nfile = "/absent"', "/absent"),
+    ],
+)
+def test_a_configuration_that_serve_would_refuse_is_status_2_and_one_line(tmp_path: Path, text: str, word: str) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(text)
+    done = refused("check-config", "--config", str(config))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert word in done.stderr

@@ -154,10 +154,11 @@ def test_a_missing_verifier_stops(machine: Machine) -> None:
     machine.policy["verifier"] = ["guestscope-no-such-verifier"]
     outcome = machine.gate()
     assert outcome.status == 1
-    assert (
-        outcome.stderr
-        == "boot gate: refused: verifier: guestscope-no-such-verifier cannot be started: No such file or directory\n"
+    assert outcome.stderr == (
+        "boot gate: refused: verifier: guestscope-no-such-verifier cannot be started: No such file or directory; "
+        "install it, or name another as verifier in the policy\n"
     )
+    assert (outcome.verdict("expected_gpus"), outcome.verdict("claims")) == ("not_needed", "not_reached")
 
 
 def test_a_reason_from_outside_stays_on_one_line(machine: Machine) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from guest_api import guest_api_pb2
@@ -37,7 +40,7 @@ def fleet() -> Fleet:
 @pytest.fixture
 def address(fleet: Fleet, socket_folder: Path) -> Iterator[str]:
     where = f"unix:{socket_folder}/proxy"
-    server, pool = serve(fleet, where)
+    server, pool, _ = serve(fleet, where)
     yield where
     server.stop(None).wait()
     pool.shutdown()
@@ -62,3 +65,27 @@ def ask(request: pytest.FixtureRequest) -> Ask:
             return [item async for item in answer] if inspect.isasyncgen(answer) else await answer
 
     return asked
+
+
+@pytest.fixture
+def silent(socket_folder: Path) -> Iterator[tuple[str, threading.Event]]:
+    """A server that never answers; the event is set when a call has arrived."""
+    arrived, release = threading.Event(), threading.Event()
+
+    def wait(request: bytes, context: Any) -> bytes:
+        arrived.set()
+        release.wait(30)
+        return b""
+
+    class Silent(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+            return grpc.unary_unary_rpc_method_handler(wait)
+
+    pool = futures.ThreadPoolExecutor(1)
+    server = grpc.server(pool, handlers=[Silent()])
+    server.add_insecure_port(f"unix:{socket_folder}/silent")
+    server.start()
+    yield f"unix:{socket_folder}/silent", arrived
+    release.set()
+    server.stop(None).wait()
+    pool.shutdown()

@@ -45,6 +45,10 @@ class Fleet:
         self.metadata: dict[str, str] = {}
         self.called_with_deadline: list[float | None] = []
         self.watched_interval_seconds: float | None = None
+        self.collect_breaks = False
+        # Cleared: one more guest is silent.
+        self.collect_goes_on = threading.Event()
+        self.collect_goes_on.set()
 
     def guest(self, vm_id: str, context: Context) -> Guest:
         self.called_with_deadline.append(context.time_remaining())
@@ -139,6 +143,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
 
     def ListGuests(self, request: fleet_pb2.ListGuestsRequest, context: Context) -> fleet_pb2.ListGuestsResponse:
         self._fleet.page_tokens.append(request.page_token)
+        self._fleet.metadata = dict(context.invocation_metadata())
         later = [entry for entry in self._selected(request.selector) if entry[0] > request.page_token]
         page = later[: request.page_size or 100]
         reply = fleet_pb2.ListGuestsResponse(
@@ -169,8 +174,15 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         self, request: fleet_pb2.CollectGpuInfoRequest, context: Context
     ) -> Iterator[fleet_pb2.CollectGpuInfoResponse]:
         self._fleet.called_with_deadline.append(context.time_remaining())
+        self._fleet.metadata = dict(context.invocation_metadata())
+        for vm_id in sorted(set(request.selector.ids) - self._fleet.guests.keys()):
+            status = status_pb2.Status(code=code_pb2.NOT_FOUND, message=f"guest {vm_id}: not known")
+            yield fleet_pb2.CollectGpuInfoResponse(guest=fleet_pb2.GuestGpuInfo(guest_id=vm_id, status=status))
         for outcome in self._outcomes(request.selector):
             yield fleet_pb2.CollectGpuInfoResponse(guest=outcome)
+        self._fleet.collect_goes_on.wait(30)
+        if self._fleet.collect_breaks:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
 
     def WatchGpuInfo(self, request: fleet_pb2.WatchGpuInfoRequest, context: Context) -> Iterator[fleet_pb2.WatchGpuInfoResponse]:
         self._fleet.called_with_deadline.append(context.time_remaining())
@@ -182,13 +194,15 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 yield fleet_pb2.WatchGpuInfoResponse(guest=outcome)
 
 
-def serve(fleet: Fleet, address: str) -> tuple[grpc.Server, futures.ThreadPoolExecutor]:
-    """A started server at `address`; stop it and its threads when done."""
+def serve(
+    fleet: Fleet, address: str, credentials: grpc.ServerCredentials | None = None
+) -> tuple[grpc.Server, futures.ThreadPoolExecutor, int]:
+    """A started server at `address`, and its port; stop it and its threads when done."""
     pool = futures.ThreadPoolExecutor(max_workers=8)
     server = grpc.server(pool)
     guest_api_pb2_grpc.add_ProxiedGuestApiServicer_to_server(Proxied(fleet), server)
     guest_api_pb2_grpc.add_GuestApiServicer_to_server(Direct(fleet), server)
     fleet_pb2_grpc.add_FleetServiceServicer_to_server(FleetService(fleet), server)
-    server.add_insecure_port(address)
+    port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
     server.start()
-    return server, pool
+    return server, pool, port

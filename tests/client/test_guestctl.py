@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,9 @@ GpuInfo = guest_api_pb2.GpuInfoResponse
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GUESTCTL_PROXY", raising=False)
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("GUESTCTL_")]:
+        monkeypatch.delenv(name)
 
 
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -235,8 +237,26 @@ def test_a_younger_sample_can_be_demanded(capsys: pytest.CaptureFixture[str], fl
         (["gpu", "--max-age", "-1", "vm1"], "from 0"),
         (["-o", "xml", "list"], "'table', 'json'"),
         (["gpus"], "gpus"),
-        (["gpu", "vm1", "vm2"], "vm2"),
-        (["list", "vm1"], "vm1"),
+        (["gpu", "vm1", ""], "an ID is empty"),
+        (["info", "vm1", "vm2"], "vm2"),
+        (["gpu", "--all", "vm1"], "exclude each other"),
+        (["gpu", "vm1,vm2"], "give several ids apart"),
+        (["list", "vm1,vm2"], "give several ids apart"),
+        (["top", "../../etc/x"], "no guest id"),
+        (["list", "-l", "vm1,vm2"], "'vm1' is no KEY=VALUE"),
+        (["watch", "-l", "rack=a,b"], "'b' is no KEY=VALUE"),
+        (["top", "-l", "rack!=a"], "only KEY=VALUE"),
+        (["gpu", "-l", "=a"], "no KEY=VALUE"),
+        (["gpu", "-l", "rack=a", "-l", "rack=b"], "no guest has two values of rack"),
+        (["--guest", "unix:/x", "gpu", "--all"], "--proxy"),
+        (["--guest", "unix:/x", "top"], "--proxy"),
+        (["--guest", "unix:/x", "--token-file", "/t", "info"], "a guest takes no token"),
+        (["info", "vm1", "-o", "csv"], "use -o json"),
+        (["shutdown", "vm1", "--yes", "-o", "csv"], "use -o json"),
+        (["top", "--interval", "0.5"], "from 1 on"),
+        (["watch", "--count", "0"], "0 is not in the range"),
+        (["top", "--sort", "size"], "'temperature'"),
+        (["completion", "csh"], "'csh'"),
         (["--colour", "list"], "--colour"),
         (["shutdown", "vm1"], "--yes"),
     ],

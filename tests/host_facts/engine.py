@@ -36,6 +36,7 @@ class Engine:
     """What the engine says; change it between calls. `hold` makes every answer wait."""
 
     def __init__(self) -> None:
+        self.version: object = "1.43"
         self.list_status = 200
         self.list_body: bytes = json.dumps([CONTAINER]).encode()
         self.logs: dict[str, list[bytes]] = {"web": [b"one\n", b"two\n"]}
@@ -62,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         if engine.hold is not None:
             engine.hold.wait()
         if url.path == "/version":
-            self._answer(200, json.dumps({"ApiVersion": "1.43"}).encode())
+            self._answer(200, json.dumps({"ApiVersion": engine.version}).encode())
         elif path[2:] == ["containers", "json"]:
             engine.queries.append(parse_qs(url.query))
             self._answer(engine.list_status, engine.list_body)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from guest_service.host_facts import containers
-from guest_service.host_facts.containers import ContainerEngine
+from guest_service.host_facts.containers import ANSWER_LIMIT_BYTES, ContainerEngine
 from guest_service.host_facts.errors import FactError, UnknownContainerError
 from tests.host_facts.engine import CONTAINER, Engine, frame, running_engine
 
@@ -71,6 +71,8 @@ async def test_all_containers_are_listed_whole(engine: Engine, engine_socket: Pa
         (200, json.dumps([CONTAINER | {"Names": [1]}]).encode(), "not as documented"),
         (200, json.dumps([CONTAINER | {"Image": "\udc80"}]).encode(), "not as documented"),
         (404, b"{}", "containers"),
+        (200, b"[" * 100_000, "answers badly"),
+        (200, b"[" + b" " * ANSWER_LIMIT_BYTES + b"]", "more than 8388608 bytes"),
     ],
 )
 async def test_an_engine_that_answers_badly_is_a_failure_with_its_reason_and_never_an_empty_list(
@@ -82,6 +84,13 @@ async def test_an_engine_that_answers_badly_is_a_failure_with_its_reason_and_nev
         await facts.list()
     engine.list_status, engine.list_body = 200, b"[]"
     assert len((await facts.list()).containers) == 0
+
+
+@pytest.mark.parametrize("version", [None, 5, [1], "0.1", "1.43/../..", "abc", ""])
+async def test_an_engine_of_a_version_that_is_none_is_a_failure_too(engine: Engine, engine_socket: Path, version: object) -> None:
+    engine.version = version
+    with pytest.raises(FactError, match="answers badly"):
+        await ContainerEngine([engine_socket]).list()
 
 
 async def test_a_socket_that_nobody_serves_is_a_failure(engine_socket: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_caller_that_changes_its_answer_changes_nobody_elses(tmp_path: Path) -
         ("id.json", '{"app_id"', ["id.json", "not JSON"]),
         ("id.json", "[" * 100_000, ["id.json", "not JSON"]),
         ("id.toml", "#" * 300_000, ["larger than"]),
+        ("id.toml", "a" * 200_000 + " = 1", ["id.toml"]),
     ],
 )
 def test_a_wrong_identity_file_is_refused_at_start_in_one_line(tmp_path: Path, name: str, text: str, words: list[str]) -> None:
@@ -61,6 +63,13 @@ def test_a_wrong_identity_file_is_refused_at_start_in_one_line(tmp_path: Path, n
     message = str(refused.value)
     assert all(word in message for word in words)
     assert "\n" not in message
+    assert len(message) <= 1000
+
+
+def test_an_identity_file_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "id.toml")
+    with pytest.raises(SettingsError, match=r"id\.toml: is no regular file"):
+        Identity(version="1", file=tmp_path / "id.toml")
 
 
 def test_a_configured_identity_file_that_is_missing_is_refused(tmp_path: Path) -> None:

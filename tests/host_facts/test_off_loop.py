@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
-from guest_service.host_facts.errors import FactError
+from guest_service.host_facts.containers import ContainerEngine
+from guest_service.host_facts.disks import DiskSizes
+from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.off_loop import OffLoop
+from tests.host_facts.machine import make_procfs
 
 
 class Gate:
@@ -78,3 +82,20 @@ def test_a_read_that_hangs_does_not_hold_up_the_end_of_the_loop() -> None:
 
     asyncio.run(main())
     gate.open.set()
+
+
+async def test_a_machine_without_a_free_thread_is_a_fault_with_its_reason_and_no_bug(tmp_path: Path) -> None:
+    read = OffLoop("part", lambda: 1, 30)
+    disks = DiskSizes(["/"], procfs=make_procfs(tmp_path), part_log=PartLog())
+    engine = ContainerEngine([tmp_path / "engine.sock"])
+    # A stack that no machine has: every further thread is refused, as at a limit on tasks.
+    before = threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(FactError, match="part: no thread can be started"):
+            await read.get()
+        assert await disks.read() == []
+        with pytest.raises(FactError, match="containers: no thread can be started"):
+            await engine.open_logs("web")
+    finally:
+        threading.stack_size(before)
+    assert await read.get() == 1

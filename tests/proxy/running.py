@@ -13,8 +13,12 @@ from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2_grpc
 from guest_transport.addresses import Address, UnixAddress, parse_address
 from guest_transport.options import channel_options
+from guest_transport.tls import ServerTls
 from vmm_proxy.app import Parts, build
+from vmm_proxy.audit import Audit
 from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.guest_tls import GuestTls
+from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.registered_guests import RegisteredGuests
 from vmm_proxy.watching import Sleep
 
@@ -54,10 +58,22 @@ async def running_proxy(
     sleep: Sleep = asyncio.sleep,
     directory: Directory | None = None,
     registered: RegisteredGuests | None = None,
+    access: AccessRules | None = None,
+    audit: Audit | None = None,
+    tls: ServerTls | None = None,
+    guest_tls: GuestTls | None = None,
 ) -> AsyncIterator[Proxy]:
     """A proxy that listens on `socket`, and on `also`."""
     address = UnixAddress(str(socket))
-    parts = build(Directory() if directory is None else directory, registered=registered, sleep=sleep)
+    parts = build(
+        Directory() if directory is None else directory,
+        access=access,
+        audit=audit,
+        tls=tls,
+        guest_tls=guest_tls,
+        registered=registered,
+        sleep=sleep,
+    )
     await parts.server.start([address, also] if also else [address])
     proxy = Proxy(parts, address)
     try:

@@ -50,6 +50,11 @@ def written(folder: Path, text: str) -> Path:
         (GUEST + "gpus = ['3b']\n", "guest[0].gpus: '3b' is no PCI address"),
         (GUEST + GUEST, "guest vm1 is known already"),
         (GUEST + "[[guest]]\nid = 'vm2'\naddress = 'vsock:3:8000'\n", "guest vm2: its address belongs to the running guest vm1"),
+        ("[libvirt]\nurl = 'qemu:///system'\n", "libvirt.url: unknown key"),
+        ("[libvirt]\nuri = 'qemu'\n", "libvirt.uri: 'qemu' is no libvirt URI"),
+        ("[libvirt]\nuri = 'qemu+ssh://other/system'\n", "libvirt.uri: 'qemu+ssh://other/system' names another host"),
+        ("[libvirt]\nuri = 'qemu://[/system'\n", "libvirt.uri: 'qemu://[/system' is no libvirt URI"),
+        ("[libvirt]\nuri = 'qemu:///system'\nport = 0\n", "libvirt.port: must be from 1"),
         ("[grpc\n", "not TOML"),
     ],
 )
@@ -112,7 +117,12 @@ def test_every_key_of_a_guest_is_kept(tmp_path: Path) -> None:
 
 
 def test_plain_tcp_beyond_loopback_is_asked_for_by_name(tmp_path: Path) -> None:
-    text = "[grpc]\nallow_plaintext = true\nlisten = ['0.0.0.0:9000']\n[[guest]]\nid = 'a'\naddress = '10.0.0.1:1'\n"
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text("")
+    text = (
+        f"[grpc]\nallow_plaintext = true\nlisten = ['0.0.0.0:9000']\n[access]\ntoken_file = '{tokens}'\n"
+        "[[guest]]\nid = 'a'\naddress = '10.0.0.1:1'\n"
+    )
     setup = read_setup(written(tmp_path, text))
     assert setup.listen == (TcpAddress("0.0.0.0", 9000),)
 

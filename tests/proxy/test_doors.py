@@ -203,7 +203,20 @@ async def test_help_and_version_go_to_stdout(arguments: list[str]) -> None:
     assert out
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve", "--no-such-flag"], ["check-config"], ["nonsense"]])
-async def test_misuse_ends_with_status_2_and_nothing_on_stdout(arguments: list[str]) -> None:
-    status, out, _ = await processes.run(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(["serve", "--no-such-flag"], "--no-such-flag"), (["check-config"], "--config"), (["non\nsense"], "non\\nsense")],
+)
+async def test_misuse_ends_with_status_2_and_one_line_that_names_it(arguments: list[str], word: str) -> None:
+    status, out, err = await processes.run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("vmm-proxy: ")
+    assert word in err
+
+
+async def test_no_command_at_all_shows_them_whole_on_stderr_with_status_2() -> None:
+    status, out, err = await processes.run()
     assert (status, out) == (2, "")
+    for door in ("serve", "check-config", "hash-token"):
+        assert f"  {door} " in err
+    assert "..." not in err.partition("Commands:")[2]

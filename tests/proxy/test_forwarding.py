@@ -357,7 +357,7 @@ async def test_only_listed_metadata_reaches_a_guest(proxy: Proxy, sockets: Path)
     async with raw_guest(str(sockets / "g"), no_gpu) as guest:
         proxy.add("vm1", guest.address)
         metadata = (
-            ("authorization", "Bearer s3cret"),
+            ("proxy-authorization", "Bearer s3cret"),
             ("cookie", "a=b"),
             ("x-request-id", "r1"),
             ("cache-control", "max-age=3"),

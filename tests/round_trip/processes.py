@@ -23,7 +23,7 @@ def running(command: Sequence[str], address: str, *, contract: Path | None = Non
     environment = dict(os.environ)
     if contract is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(contract), os.environ.get("PYTHONPATH")]))
-    program = Path(sys.executable).with_name(command[0])
+    program = Path(sys.executable).parent / command[0]
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen([program, *command[1:]], stdout=subprocess.PIPE, stderr=stderr, env=environment)
         try:

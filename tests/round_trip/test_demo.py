@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,9 +51,9 @@ def test_once_shows_every_card_of_every_guest_and_leaves_nothing_behind(folder: 
 
 
 @contextlib.contextmanager
-def _running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The demo, and what it printed up to its last line."""
-    process = subprocess.Popen(DEMO, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _running(folder: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The demo with `more` in its environment, and what it printed up to its last line."""
+    process = subprocess.Popen(DEMO, env=_environment(folder) | more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     shown = ""
     try:
@@ -84,15 +86,40 @@ def test_the_commands_that_it_suggests_work(folder: Path) -> None:
         assert len(commands) >= 4
         answers = {}
         for command in commands:
+            # top goes on until it is told otherwise.
+            bounded = f"{command} --count 1" if command.endswith(" top") else command
             done = subprocess.run(
-                ["/bin/sh", "-c", f"{export}; {command}"], capture_output=True, text=True, check=False, timeout=30
+                ["/bin/sh", "-c", f"{export}; {bounded}"], capture_output=True, text=True, check=False, timeout=30
             )
             assert (done.returncode, done.stderr) == (0, ""), command
             answers[command.partition("guestctl ")[2]] = done.stdout
     assert "vm-h200x8" in answers["list"]
     assert "vm-none" in answers["list"]
     assert "8 GPUs" in answers["gpu vm-h200x8"]
+    assert "vm-h200x8" in answers["top"]
     assert json.loads(answers["-o json sys vm-h200x8"])["total_memory"] > 0
+
+
+def test_shutting_a_guest_down_does_not_power_off_the_machine_of_the_demo(folder: Path) -> None:
+    # The agent would run this one: should the demo allow it after all, this test must fail and not end the machine.
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "systemctl").write_text(f"#!/bin/sh\necho $* > {folder}/ran\n")
+    (programs / "systemctl").chmod(0o755)
+    with _running(folder, PATH=f"{programs}:{os.environ['PATH']}") as (_, shown):
+        export = next(line.strip() for line in shown.splitlines() if "export GUESTCTL_PROXY" in line)
+        command = f"{export}; {Path(sys.executable).parent}/guestctl shutdown --yes vm-none"
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, (folder / "ran").exists()) == (1, False)
+    assert "power.allow_shutdown" in done.stderr
+
+
+def test_each_guest_has_a_page_for_a_browser(folder: Path) -> None:
+    with _running(folder) as (_, shown):
+        pages = re.findall(r"^guest (\S+) .* page (http://127\.0\.0\.1:\d+/)$", shown, re.MULTILINE)
+        assert [name for name, _ in pages][:2] == ["vm-h200x8", "vm-none"]
+        with urllib.request.urlopen(pages[0][1], timeout=10) as answer:
+            assert "GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e208" in answer.read().decode()
 
 
 def test_a_child_that_dies_while_it_runs_ends_the_demo_with_its_name(folder: Path) -> None:

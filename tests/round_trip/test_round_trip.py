@@ -87,7 +87,7 @@ def test_no_gpu_is_zero_bytes_at_both_ends(grpc_servicer: ScriptedGuest, proxy: 
         assert client.gpu_info(VM_ID).ByteSize() == 0
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=any_message(GpuInfo))
 def test_any_gpu_info_survives(
     grpc_servicer: ScriptedGuest, proxy_client: ProxyClient, sent: guest_api_pb2.GpuInfoResponse
@@ -98,7 +98,7 @@ def test_any_gpu_info_survives(
     assert got.SerializeToString(deterministic=True) == grpc_servicer.replies["GpuInfo"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sent=st.one_of(
         any_message(guest_api_pb2.GuestInfo),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -155,9 +156,23 @@ def test_bytes_that_are_not_utf8_and_files_that_are_too_large_are_refused(tmp_pa
         load_rack(str(large))
 
 
+def test_a_pipe_is_refused_at_once_because_each_sample_reads_the_rack_anew(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rack.toml")
+    with pytest.raises(RackError, match="a pipe"):
+        load_rack(str(tmp_path / "rack.toml"))
+
+
+@pytest.mark.parametrize("toml", ["a = " + "[" * 5000, "init_seconds = 1" + "0" * 5000, "a" * 100_000 + " = 1"])
+def test_a_rack_that_overwhelms_the_parser_is_refused_in_one_short_line(toml: str) -> None:
+    with pytest.raises(RackError) as refused:
+        parse_rack(toml.encode(), "lab.toml")
+    assert str(refused.value).startswith("rack lab.toml: ")
+    assert len(str(refused.value)) <= 600
+
+
 @pytest.mark.parametrize("name", ["h100", "", "/nowhere/rack.toml", "H200", "h200\0"])
 def test_a_rack_that_is_not_there_is_refused_with_the_built_in_names(name: str) -> None:
-    with pytest.raises(RackError, match="neither a file that can be read nor one of h200, h200x8, no-driver, none"):
+    with pytest.raises(RackError, match="neither one of h200, h200x8, no-driver, none nor a file that can be read: "):
         load_rack(name)
 
 

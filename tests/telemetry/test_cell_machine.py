@@ -199,5 +199,5 @@ class CellMachine(RuleBasedStateMachine):
             assert reply.HasField("sample_age_ms")
 
 
-CellMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+CellMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestCell = CellMachine.TestCase

@@ -1,14 +1,18 @@
 """A real server process for the tests: `python -m tests.transport.server_process ADDRESS…`.
 
 It serves one method, /test.Door/Wait, that says "called" on stdout and answers when its stdin ends, so that a test decides how long a call
-lasts. It prints its addresses once it serves. `--bug` makes its main fail, `--stuck` makes it block while it stops.
+lasts. It prints its addresses once it serves. `--bug` makes its main fail, `--stuck` makes it block while it stops, with `--no-threads` no
+thread starts any more, with `--late` it signals itself once more while the interpreter ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from guest_transport.logs import log_to_stderr
 
@@ -42,6 +46,14 @@ def door() -> Service:
     return Service("test.Door", add)
 
 
+class _Late:
+    """Signals this process when the interpreter takes its modules apart, after it has let go of signal handlers."""
+
+    def __del__(self, kill: Callable[[int, int], None] = os.kill, pid: int = os.getpid()) -> None:
+        kill(pid, signal.SIGTERM)
+        kill(pid, signal.SIGHUP)
+
+
 async def _main(stop: asyncio.Event) -> None:
     options = {text for text in sys.argv[1:] if text.startswith("--")}
     if "--bug" in options:
@@ -49,6 +61,9 @@ async def _main(stop: asyncio.Event) -> None:
     server = GrpcServer([door()])
     await server.start([parse_address(text) for text in sys.argv[1:] if text not in options])
     print("serving", *server.addresses, flush=True)
+    if "--no-threads" in options:
+        # A stack that no machine has: every further thread is refused, as at a limit on tasks.
+        threading.stack_size(1 << 46)
     await stop.wait()
     await server.stop()
     if "--stuck" in options:
@@ -57,4 +72,5 @@ async def _main(stop: asyncio.Event) -> None:
 
 
 if __name__ == "__main__":
+    late = _Late() if "--late" in sys.argv else None
     raise SystemExit(run(_main))

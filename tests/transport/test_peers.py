@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -234,6 +235,15 @@ async def test_a_cid_that_is_not_this_machines_is_a_clear_start_up_error() -> No
         ListenError, match=r"^vsock:4294967290:8000: cannot listen: the CID is not this machine's .*vsock:any:8000"
     ):
         await GrpcServer([]).start([VsockAddress(0xFFFFFFFA, 8000)])
+
+
+@pytest.mark.skipif(_no_vsock() is not None, reason=str(_no_vsock()))
+async def test_a_cid_that_no_vm_has_is_said_to_be_one() -> None:
+    # Which of the three, is the kernel's choice; callers of the proxy read it, and the CID is the host's affair.
+    with pytest.raises(OSError, match=r": (no VM with this CID|nobody in the VM listens)") as refused:
+        await asyncio.wait_for(vsock.connect(VsockAddress(0xFFFFFFFA, 8000)), 10)
+    assert refused.value.errno in {errno.ENODEV, errno.ECONNRESET, errno.ETIMEDOUT}
+    assert "4294967290" not in str(refused.value)
 
 
 def test_without_vsock_the_start_up_error_says_so_or_names_the_reason() -> None:

@@ -69,13 +69,16 @@ async def test_a_call_in_flight_completes_after_a_signal_and_health_says_so_firs
 
 async def test_further_signals_cut_no_call_short(tmp_path: Path) -> None:
     target = f"unix:{tmp_path}/s"
-    async with server_process(target) as server:
+    async with server_process("--late", target) as server:
         await server.serving()
+        # Nobody listens for it in this server, as in one that has not come so far yet.
+        server.send(signal.SIGHUP)
         async with _call_in_flight(server, target) as call, _channel(target) as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
             await watch.read()
             server.send(signal.SIGTERM)
             await watch.read()
+            server.send(signal.SIGHUP)
             server.send(signal.SIGTERM)
             server.send(signal.SIGINT)
             server.answer_calls()
@@ -207,3 +210,11 @@ async def test_what_cannot_stop_is_left_within_the_bound(tmp_path: Path) -> None
         assert time.monotonic() - begin < STOP_SECONDS
         assert status == 1
         assert "still not stopped after 4.5 s" in lines[-1]
+
+
+async def test_a_signal_is_a_clean_stop_also_where_no_thread_can_be_started(tmp_path: Path) -> None:
+    async with server_process("--no-threads", f"unix:{tmp_path}/s") as server:
+        await server.serving()
+        server.send(signal.SIGTERM)
+        status, lines = await server.ended()
+        assert status == 0, lines

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -95,3 +97,50 @@ async def test_stopping_is_told_to_handlers_whose_streams_never_end() -> None:
     assert not server.stopping.is_set()
     await server.stop()
     assert server.stopping.is_set()
+
+
+Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+Call = grpc.aio.UnaryUnaryCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes] | grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+@contextlib.asynccontextmanager
+async def _dialled_server(tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a server with nothing but health and reflection."""
+    address, server = UnixAddress(f"{tmp_path}/s"), GrpcServer([])
+    await server.start([address])
+    try:
+        async with grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address)) as channel:
+            yield channel
+    finally:
+        await server.stop()
+
+
+async def _status_of(call: Call) -> tuple[grpc.StatusCode, str]:
+    return await call.code(), await call.details() or ""
+
+
+async def test_a_request_that_does_not_decode_is_the_callers_mistake_and_no_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = (grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode")
+    async with _dialled_server(tmp_path) as channel:
+        caplog.clear()
+        check: Unary = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await _status_of(check(b"\xff", timeout=10)) == refusal
+        watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        assert await _status_of(watch(b"\xff", timeout=10)) == refusal
+        reflect: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        )
+        assert await _status_of(reflect(iter([b"\xff"]), timeout=10)) == refusal
+        assert await _status_of(check(b"", timeout=10)) == (grpc.StatusCode.OK, "")
+        assert caplog.records == []
+
+
+async def test_of_a_burst_of_calls_each_is_answered_or_told_that_there_are_too_many(tmp_path: Path) -> None:
+    async with _dialled_server(tmp_path) as channel:
+        check: Unary = channel.unary_unary("/grpc.health.v1.Health/Check")
+        # More than gRPC lets wait, by its own default, before it begins to cancel.
+        calls = [check(b"", timeout=30) for _ in range(2500)]
+        codes = {await call.code() for call in calls}
+    assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}

@@ -72,6 +72,7 @@ def _refusal(text: str | bytes) -> str:
         (b"a = '\xff'", "/etc/x.toml: not UTF-8 at byte 5"),
         ("a = " + "[" * 5000, "/etc/x.toml: not TOML that can be read: nested too deeply"),
         ('"a\\nb" = 1', "/etc/x.toml: a\\nb: unknown key; known here: gpu, guest"),
+        ("guest = [{id='a', gpus=['x', \"/x\\u0000\"]}]", "/etc/x.toml: guest[0].gpus[1]: must not have a NUL character"),
     ],
 )
 def test_a_refusal_names_file_key_and_what_is_allowed(text: str | bytes, message: str) -> None:

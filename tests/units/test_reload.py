@@ -86,3 +86,14 @@ async def test_nothing_is_left_behind_afterwards(ear: socket.socket) -> None:
         pass
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+
+
+async def test_after_it_hangups_are_what_they_were_before_and_end_nobody_who_ignored_them() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with reloaded_on_hangup(Notifier(None), Configuration().read):
+            pass
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

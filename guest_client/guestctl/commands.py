@@ -1,0 +1,164 @@
+"""The subcommands of `guestctl`; each makes a Question of its options and asks nothing. None of them imports gRPC."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from guest_client.guestctl import completion
+from guest_client.guestctl.options import Seconds, group_options, many_guests, one_guest, shared_options, stream_options, together
+from guest_client.guestctl.question import Chosen, Question, SortKey, Subject
+from guest_client.guestctl.reading import read_question
+from guest_transport.logs import escape
+
+_EPILOG = (
+    "ADDR is unix:/path, HOST:PORT, [v6]:PORT, vsock:CID:PORT or hvsock:/path:PORT. Options may stand after the command too."
+)
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@group_options
+@click.version_option(version("guestscope"), prog_name="guestctl", message="%(prog)s %(version)s")
+def guestctl(**_shared: Any) -> None:
+    """Show the guests of a host and their GPUs.
+
+    Exit status: 0 answered, 1 the call failed, 2 misuse, 3 no such guest, 4 not reachable, 5 no answer in time.
+    """
+
+
+@guestctl.command(short_help="GPUs of one guest, of several, or of all (--all).")
+@many_guests
+@click.option("--all", "every", is_flag=True, help="All guests that the proxy knows, each as soon as it answers.")
+@click.option("--max-age", type=Seconds(least=0), help="Refuse a sample that is older; the guest then takes a new one.")
+@shared_options
+@click.pass_context
+def gpu(
+    context: click.Context, /, ids: tuple[str, ...], selectors: Any, every: bool, max_age: float | None, **_shared: Any
+) -> Question:
+    """GPUs of one guest, of several, or of all guests.
+
+    Use, memory, temperature, power, and what could not be read.
+    """
+    if every and ids:
+        raise click.UsageError("--all and an ID exclude each other: give one")
+    if every or selectors or len(ids) > 1:
+        return read_question(context, Subject.GPU, chosen=_chosen(ids, selectors), max_age_seconds=max_age)
+    return read_question(context, Subject.GPU, ids[0] if ids else None, max_age_seconds=max_age)
+
+
+def _of_one_guest(subject: Subject, what: str) -> None:
+    @guestctl.command(subject.value, help=what)
+    @one_guest
+    @shared_options
+    @click.pass_context
+    def command(context: click.Context, /, vm_id: str | None, **_shared: Any) -> Question:
+        return read_question(context, subject, vm_id)
+
+
+_of_one_guest(Subject.INFO, "Who a guest is: version of its agent, ids.")
+_of_one_guest(Subject.SYS, "Operating system, memory, load and disks of a guest.")
+_of_one_guest(Subject.NET, "Name servers, gateways and interfaces of a guest.")
+_of_one_guest(Subject.CONTAINERS, "Containers of a guest.")
+
+
+@guestctl.command()
+@one_guest
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared_options
+@click.pass_context
+def shutdown(context: click.Context, /, vm_id: str | None, yes: bool, **_shared: Any) -> Question:
+    """Power a guest off."""
+    question = read_question(context, Subject.SHUTDOWN, vm_id)
+    if not yes:
+        if not sys.stdin or not sys.stdin.isatty():
+            raise click.UsageError("shutdown asks first and there is no terminal: give --yes")
+        click.confirm(f"Power off {escape(vm_id or question.address)}?", abort=True, err=True)
+    return question
+
+
+@guestctl.command("list")
+@many_guests
+@shared_options
+@click.pass_context
+def list_guests(context: click.Context, /, ids: tuple[str, ...], selectors: Any, **_shared: Any) -> Question:
+    """The guests that a proxy knows, and which of them answer."""
+    return read_question(context, Subject.LIST, chosen=_chosen(ids, selectors))
+
+
+@guestctl.command(short_help="The cards of all guests, the busiest first, live.")
+@many_guests
+@click.option(
+    "--sort", type=click.Choice([each.value for each in SortKey]), default=SortKey.UTILIZATION.value, show_default=True,
+    help="Which cards come first; on a terminal the first letter of each word changes it.",
+)  # fmt: skip
+@stream_options
+@shared_options
+@click.pass_context
+def top(
+    context: click.Context,
+    /,
+    *,
+    ids: tuple[str, ...],
+    selectors: Any,
+    sort: str,
+    interval: float,
+    count: int | None,
+    **_shared: Any,
+) -> Question:
+    """The cards of all guests live, the busiest first.
+
+    q or Ctrl-C ends it. On something that is no terminal the table is printed once per interval.
+    """
+    return read_question(
+        context, Subject.TOP, chosen=_chosen(ids, selectors), sort=SortKey(sort), interval_seconds=interval, count=count
+    )
+
+
+@guestctl.command()
+@many_guests
+@click.option("--changes", is_flag=True, help="With -o json and csv: only outcomes that differ from the one before.")
+@stream_options
+@shared_options
+@click.pass_context
+def watch(
+    context: click.Context,
+    /,
+    *,
+    ids: tuple[str, ...],
+    selectors: Any,
+    changes: bool,
+    interval: float,
+    count: int | None,
+    **_shared: Any,
+) -> Question:
+    """What changes on the guests and their cards, line by line.
+
+    With -o json or csv every outcome of every guest, as it comes.
+    """
+    return read_question(
+        context,
+        Subject.WATCH,
+        chosen=_chosen(ids, selectors),
+        interval_seconds=interval,
+        count=count,
+        changes_only=changes,
+    )
+
+
+@guestctl.command("completion", short_help="Print what a shell needs to complete guestctl.")
+@click.argument("shell", type=click.Choice(completion.SHELLS))
+def print_completion(shell: str) -> str:
+    """Print what a shell evaluates to complete guestctl.
+
+    For bash, in ~/.bashrc: eval "$(guestctl completion bash)"
+    """
+    return completion.script(shell, guestctl)
+
+
+def _chosen(ids: tuple[str, ...], selectors: Any) -> Chosen:
+    if "" in ids:
+        raise click.UsageError("which guest? an ID is empty")
+    return Chosen(ids, together(selectors))

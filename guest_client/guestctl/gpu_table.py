@@ -1,0 +1,112 @@
+"""The GPUs of guests: a line per guest (none, unknown, or how many cards, CC state and age), then the cards, then what could not be read.
+
+A card is one line where the terminal is wide enough, else two (its names stand below its values), else a short paragraph: at every width
+nothing is left out, and no number is broken in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from google.rpc import status_pb2
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from guest_api import guest_api_pb2
+from guest_client.guestctl import cards, columns, statuses, units
+from guest_client.guestctl.cards import Card, safe
+from guest_client.guestctl.columns import Column
+
+# A guest's answer, or why there is none.
+Outcome: TypeAlias = guest_api_pb2.GpuInfoResponse | status_pb2.Status
+
+_GUEST = (Column("Guest"), Column("GPU"))
+_NAMES = (Column("UUID"), Column("PCI address"))
+_VALUES = tuple(Column(title, right=True) for title in ("GPU %", "Mem %", "Used", "Memory", "Temp", "Power"))
+_INDENT = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTable:
+    """The outcomes by guest, shown in that order."""
+
+    outcomes: Mapping[str, Outcome]
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        for guest, outcome in self.outcomes.items():
+            yield guest_line(guest, outcome)
+        found = list(self._cards())
+        if found:
+            yield from _card_lines(found, options.max_width)
+        for guest, card in found:
+            for error in card.errors:
+                yield safe(f"{guest} GPU {card.index}: {error}", "red")
+
+    def _cards(self) -> Iterator[tuple[str, Card]]:
+        for guest, outcome in self.outcomes.items():
+            if isinstance(outcome, guest_api_pb2.GpuInfoResponse):
+                yield from ((guest, card) for card in outcome.gpus)
+
+
+def guest_line(guest: str, outcome: Outcome) -> Text:
+    """`vm1: 8 GPUs, CC enabled true, CC ready true, sampled 0.3 s ago`, or what else is known of the guest."""
+    if isinstance(outcome, status_pb2.Status):
+        return safe(f"{guest}: {statuses.in_words(outcome, guest)}", "red")
+    facts = guest_facts(outcome)
+    if outcome.HasField("sample_age_ms"):
+        facts.append(f"sampled {units.age(outcome.sample_age_ms)} ago")
+    return safe(f"{guest}: {', '.join(facts)}", "red" if outcome.error else "")
+
+
+def guest_facts(answer: guest_api_pb2.GpuInfoResponse) -> list[str]:
+    """How many cards, and the state of confidential computing; not escaped."""
+    if answer.error:
+        return [f"GPUs unknown: {answer.error}"]
+    if not answer.gpus:
+        return ["no NVIDIA GPU"]
+    enabled = answer.cc_enabled if answer.HasField("cc_enabled") else None
+    ready = answer.cc_ready if answer.HasField("cc_ready") else None
+    count = f"{len(answer.gpus)} GPU{'' if len(answer.gpus) == 1 else 's'}"
+    return [count, f"CC enabled {units.yes_no(enabled)}", f"CC ready {units.yes_no(ready)}"]
+
+
+def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
+    rows = [
+        (
+            (safe(guest), Text(str(card.index))),
+            (cards.uuid(card), cards.pci_address(card)),
+            (
+                cards.utilization(card), cards.memory_utilization(card), cards.memory_used(card), cards.memory_total(card),
+                cards.temperature(card), cards.power(card),
+            ),
+        )
+        for guest, card in found
+    ]  # fmt: skip
+    one_line = _GUEST + _NAMES + _VALUES
+    whole = [(*guest, *names, *values) for guest, names, values in rows]
+    needed = columns.widths(one_line, whole)
+    if columns.total(needed) <= width:
+        yield columns.header(one_line, needed)
+        for row in whole:
+            yield columns.line(one_line, needed, row)
+        return
+    first_line = _GUEST + _VALUES
+    needed = columns.widths(first_line, [(*guest, *values) for guest, _, values in rows])
+    names_needed = columns.widths(_NAMES, [names for _, names, _ in rows])
+    if max(columns.total(needed), len(_INDENT) + columns.total(names_needed)) > width:
+        for guest, card in found:
+            yield _paragraph(guest, card)
+        return
+    yield columns.header(first_line, needed)
+    yield Text(_INDENT).append_text(columns.header(_NAMES, names_needed))
+    for guest_cells, names, values in rows:
+        yield columns.line(first_line, needed, (*guest_cells, *values))
+        yield Text(_INDENT).append_text(columns.line(_NAMES, names_needed, names))
+
+
+def _paragraph(guest: str, card: Card) -> Text:
+    names = [name for name in (card.uuid, card.pci_bus_id) if name]
+    facts = ", ".join([*names, *cards.in_words(card)]) or "nothing is known"
+    return Text.assemble(safe(f"{guest} GPU {card.index}", "bold"), ": ", safe(facts), overflow="fold")

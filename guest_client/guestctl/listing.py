@@ -1,0 +1,41 @@
+"""`guestctl list`: the guests that a proxy knows; and the rule of all fleet commands that a choice which chooses nobody is no success."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from guest_client.guestctl import csv_view, json_view, opening, standard_output, tables
+from guest_client.guestctl.question import Chosen, Output, Question
+from guest_client.guestctl.remarks import Say, UnknownFields
+from guest_fleet.v1 import fleet_pb2
+
+
+class NoSuchGuestError(Exception):
+    """Guests were asked for by id or label, and the proxy knows none such; the message names what was asked for."""
+
+
+def require_chosen(chosen: Chosen, found: Collection[str]) -> None:
+    """Raise NoSuchGuestError when an id of `chosen` is not among `found`, or its labels have chosen nobody."""
+    missing = [guest_id for guest_id in chosen.ids if guest_id not in found]
+    if missing:
+        having = f" with {Chosen(labels=chosen.labels)}" if chosen.labels else ""
+        raise NoSuchGuestError(f"the proxy knows no guest {', '.join(missing)}{having}")
+    if chosen.labels and not found:
+        raise NoSuchGuestError(f"the proxy knows no guest with {chosen}")
+
+
+def show(question: Question, say: Say) -> None:
+    """Ask for the list and show it; raises ClientError, OutputError, and NoSuchGuestError after what was found is shown."""
+    chosen = question.chosen or Chosen()
+    with opening.proxy_client(question) as proxy:
+        reply = fleet_pb2.ListGuestsResponse(guests=proxy.list_guests(ids=chosen.ids, labels=chosen.labels))
+    if reply.guests or not (chosen.ids or chosen.labels):
+        standard_output.write(_text(question.output, reply))
+    UnknownFields(say).look_at(reply)
+    require_chosen(chosen, {guest.id for guest in reply.guests})
+
+
+def _text(output: Output, reply: fleet_pb2.ListGuestsResponse) -> str:
+    if output is Output.JSON:
+        return json_view.to_text(json_view.view(reply))
+    return csv_view.to_text(csv_view.guests(reply)) if output is Output.CSV else tables.show(reply, None)

@@ -1,0 +1,185 @@
+"""The frame that `top` shows: totals, guests in trouble, cards, guests without cards; made of a Board and a size, and of nothing else.
+
+Guests in trouble stand first and take at most a quarter of the lines, so that they are neither overlooked nor all there is. Where a
+terminal is narrow, columns are left out, the least needed first, and a long guest id is cut; `guestctl gpu` is there for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from guest_client.guestctl import cards, columns, statuses, units
+from guest_client.guestctl.board import Board, CardReadings, Entry
+from guest_client.guestctl.cards import Card, safe
+from guest_client.guestctl.columns import Column
+from guest_client.guestctl.question import SortKey
+from guest_client.guestctl.standard_output import Size
+from guest_client.guestctl.units import ABSENT
+
+_BAR_CELLS = 10
+# A longer guest id is cut before a column is left out for it; to fewer cells when nothing is left to leave out.
+_GUEST_CELLS = 24
+_LEAST_GUEST_CELLS = 8
+_TROUBLE_SHARE = 4
+# Totals, titles of the columns, and the line of keys.
+_OWN_LINES = 3
+KEYS = "q quit  u utilization  m memory  p power  t temperature  g guest  arrows scroll"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A column: its cell for one card, and its turn in being left out, 0 for never."""
+
+    column: Column
+    cell: Callable[[Board, Entry, Card], Text]
+    left_out: int = 0
+
+
+_COLUMNS = (
+    Shown(Column("Guest"), lambda _board, entry, _card: safe(entry.guest_id)),
+    Shown(Column("GPU", right=True), lambda _board, _entry, card: Text(str(card.index))),
+    Shown(Column("Load"), lambda _board, _entry, card: _bar(card), 2),
+    Shown(Column("GPU %", right=True), lambda _board, _entry, card: cards.utilization(card)),
+    Shown(Column("Mem %", right=True), lambda _board, _entry, card: cards.memory_utilization(card), 5),
+    Shown(Column("Used", right=True), lambda _board, _entry, card: cards.memory_used(card), 8),
+    Shown(Column("Memory", right=True), lambda _board, _entry, card: cards.memory_total(card), 4),
+    Shown(Column("Temp", right=True), lambda _board, _entry, card: cards.temperature(card), 6),
+    Shown(Column("Power", right=True), lambda _board, _entry, card: cards.power(card), 9),
+    Shown(Column("Age", right=True), lambda board, entry, _card: Text(_age(board, entry)), 7),
+    Shown(Column("PCI address"), lambda _board, _entry, card: cards.pci_address(card), 3),
+    Shown(Column("UUID"), lambda _board, _entry, card: cards.uuid(card), 1),
+    Shown(Column("Errors", right=True), lambda _board, _entry, card: _errors(card), 10),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Lines for a terminal, and how far it can be scrolled."""
+
+    lines: list[Text]
+    last_offset: int
+
+
+def frame(board: Board, sort: SortKey, offset: int, size: Size, notice: str) -> Frame:
+    """What a terminal of `size` shows when `offset` cards are scrolled past; `notice` is trouble with the proxy itself."""
+    trouble = _trouble(board, max((size.lines - _OWN_LINES) // _TROUBLE_SHARE, 2))
+    quiet = [_quiet_line(entry) for entry in board.entries() if entry.quiet]
+    found = board.cards(sort)
+    head = [totals(board), *([safe(notice, "bold red")] if notice else []), *trouble]
+    room = max(size.lines - len(head) - (_OWN_LINES - 1), 1)
+    last_offset = max(len(found) + len(quiet) - room, 0)
+    offset = min(offset, last_offset)
+    rows = card_lines(board, found[offset : offset + room], size.columns)
+    below = quiet[max(offset - len(found), 0) :][: room - len(found[offset : offset + room])]
+    body = [*rows, *below]
+    body += [Text()] * (room + 1 - len(body))
+    shown = f"{offset + 1}-{min(offset + room, len(found) + len(quiet))} of {len(found) + len(quiet)}" if last_offset else ""
+    keys = Text(f"by {sort.value}  {shown}{'  ' if shown else ''}{KEYS}", "reverse", no_wrap=True, overflow="ellipsis")
+    return Frame([*head, *body, keys], last_offset)
+
+
+def snapshot(board: Board, sort: SortKey, width: int) -> list[Text]:
+    """The same for something that is no terminal: everything, once."""
+    quiet = [_quiet_line(entry) for entry in board.entries() if entry.quiet]
+    return [totals(board), *_trouble(board, len(board.entries())), *card_lines(board, board.cards(sort), width), *quiet]
+
+
+def totals(board: Board) -> Text:
+    """One line about the whole fleet."""
+    entries = board.entries()
+    failing = sum(entry.failed for entry in entries)
+    found = [card for entry in entries for card in entry.cards]
+    text = Text(_count(len(entries), "guest"), no_wrap=True, overflow="ellipsis")
+    if failing:
+        text.append(f", {failing} failing", "red")
+    text.append(f"; {_count(len(found), 'GPU')}")
+    loads = [card.utilization for card in found if card.utilization is not None]
+    used = [card for card in found if card.memory_used_bytes is not None and card.memory_total_bytes is not None]
+    powers = [card.power_mw for card in found if card.power_mw is not None]
+    if loads:
+        text.append(f", at {sum(loads) / len(loads):.0f} %")
+    if used:
+        whole = units.size(sum(card.memory_total_bytes or 0 for card in used))
+        text.append(f", {units.size(sum(card.memory_used_bytes or 0 for card in used))} of {whole}")
+    if powers:
+        text.append(f", {units.power(sum(powers))}")
+    return text
+
+
+def card_lines(board: Board, found: Sequence[tuple[Entry, CardReadings]], width: int) -> list[Text]:
+    """Titles and one line per card, of as many columns as fit."""
+    shown = list(_COLUMNS)
+    rows = [[each.cell(board, entry, readings.card) for each in shown] for entry, readings in found]
+    if not rows:
+        return []
+    if not any(readings.card.errors for _, readings in found):
+        rows = [row[:-1] for row in rows]
+        shown.pop()
+    needed = columns.widths([each.column for each in shown], rows)
+    while columns.total(needed) - max(needed[0] - _GUEST_CELLS, 0) > width and any(each.left_out for each in shown):
+        at = min((at for at, each in enumerate(shown) if each.left_out), key=lambda at: shown[at].left_out)
+        del shown[at], needed[at]
+        for row in rows:
+            del row[at]
+    guest_cells = max(needed[0] - max(columns.total(needed) - width, 0), _LEAST_GUEST_CELLS)
+    for row in rows:
+        row[0].truncate(guest_cells, overflow="ellipsis")
+    needed[0] = min(needed[0], guest_cells)
+    of = [each.column for each in shown]
+    return [columns.header(of, needed), *(columns.line(of, needed, row) for row in rows)]
+
+
+def _trouble(board: Board, limit: int) -> list[Text]:
+    failing = [entry for entry in board.entries() if entry.failed]
+    shown = failing if len(failing) <= limit else failing[: limit - 1]
+    lines = [_trouble_line(board, entry) for entry in shown]
+    if len(failing) > len(shown):
+        lines.append(Text(f"and {_count(len(failing) - len(shown), 'more guest')} failing", "red", no_wrap=True))
+    return lines
+
+
+def _trouble_line(board: Board, entry: Entry) -> Text:
+    answer = entry.answer
+    if answer is not None:
+        reason = f"GPUs unknown: {answer.error}"
+    else:
+        reason = statuses.in_words(entry.outcome.status, entry.guest_id) if entry.outcome is not None else ""
+    age = board.age_seconds(entry) if answer is None else None
+    ago = "" if age is None else f" (last sample {units.duration(int(age))} old)"
+    line = safe(f"{entry.guest_id}: {reason}{ago}", "red")
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def _quiet_line(entry: Entry) -> Text:
+    if entry.stopped:
+        text = safe(f"{entry.guest_id}: stopped", "yellow")
+    elif entry.outcome is not None:
+        text = safe(f"{entry.guest_id}: no NVIDIA GPU")
+    else:
+        text = safe(f"{entry.guest_id}: no answer yet", "yellow")
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _bar(card: Card) -> Text:
+    if not card.HasField("utilization_gpu"):
+        return Text(" " * _BAR_CELLS)
+    full = min(round(card.utilization_gpu * _BAR_CELLS / 100), _BAR_CELLS)
+    return Text.assemble(("|" * full, "green"), "." * (_BAR_CELLS - full))
+
+
+def _errors(card: Card) -> Text:
+    return Text(str(len(card.errors)), "red") if card.errors else Text(ABSENT)
+
+
+def _age(board: Board, entry: Entry) -> str:
+    age = board.age_seconds(entry)
+    return ABSENT if age is None else units.duration(int(age))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

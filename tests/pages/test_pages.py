@@ -1,0 +1,112 @@
+"""What the pages tell a reader to type is there: commands, options, make targets, links, and every page can be found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from guest_client.guestctl.commands import guestctl
+from guest_service.cli import doors
+from vmm_proxy.cli import main as vmm_proxy
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PROGRAMS: dict[str, click.Group] = {"guest-service": doors, "vmm-proxy": vmm_proxy, "guestctl": guestctl}
+# What ends a command on its line; a bar between two values (table|json) has no blanks around it.
+END = re.compile(r" \| | #|;|&&| &$|\)")
+
+
+def _code(page: Path) -> Iterator[str]:
+    """The lines of the page's code blocks, and its code in running text."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        yield from block.splitlines()
+    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^ *```\w*\n.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def _commands() -> Iterator[tuple[str, str, str]]:
+    """Page, program, and what stands behind it."""
+    for page in PAGES:
+        for line in _code(page):
+            for found in re.finditer(
+                r"(?<![\w/.-])(?:\S*/bin/)?(guest-service|vmm-proxy|guestctl)((?: .*)?)$", line.replace("\\|", "|")
+            ):
+                yield page.name, found[1], END.split(found[2])[0].strip()
+
+
+def _options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"-h", "--help"}
+
+
+@pytest.mark.parametrize(("page", "program", "rest"), sorted(set(_commands())))
+def test_a_command_of_a_page_has_its_subcommand_and_its_options(page: str, program: str, rest: str) -> None:
+    group = PROGRAMS[program]
+    context = click.Context(group)
+    names = group.list_commands(context)
+    words = re.findall(r"[^\s\[\]…]+", rest)
+    if words and re.fullmatch(r"[a-z][a-z-]*", words[0]):
+        assert words[0] in names, page
+    command = next((group.get_command(context, word) for word in words if word in names), None)
+    known = _options(group) | (_options(command) if command is not None else set())
+    if command is not None and command.name == "gpu-info":
+        known |= {"--simulate", "--nvml-library"}  # it reads its own; tests/collector holds them
+    for word in words:
+        if re.match(r"--?[a-z]", word):
+            assert word.partition("=")[0].rstrip(",.") in known, f"{page}: {program} {rest}"
+
+
+def test_pages_do_name_commands_and_one_that_does_not_exist_would_be_seen() -> None:
+    found = {(program, rest.split()[0]) for _, program, rest in _commands() if rest}
+    assert {("guest-service", "serve"), ("vmm-proxy", "check-config"), ("guestctl", "gpu")} <= found
+    with pytest.raises(AssertionError):
+        test_a_command_of_a_page_has_its_subcommand_and_its_options("page", "vmm-proxy", "serve --confg FILE")
+    with pytest.raises(AssertionError):
+        test_a_command_of_a_page_has_its_subcommand_and_its_options("page", "guestctl", "gpus")
+
+
+def test_a_make_target_of_a_page_or_of_help_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE))
+    phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    assert set(phony[1].replace("\\", "").split()) == targets
+    told = {
+        (page.name, target)
+        for page in PAGES
+        for line in _code(page)
+        for target in re.findall(r"^(?:\S*/)?make ([a-z][\w-]*)(?![\w…-])", line)
+    }
+    helped = re.findall(r"^\t@echo 'make ([a-z -]+?)  ", makefile, re.MULTILINE)
+    told |= {("make help", target) for line in helped for target in line.split()}
+    assert len(told) > 10
+    assert {target for _, target in told} <= targets, told
+
+
+def test_every_page_is_reached_from_the_readme_and_every_link_leads_somewhere() -> None:
+    reached = {ROOT / "README.md"}
+    waiting = list(reached)
+    while waiting:
+        page = waiting.pop()
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
+            there = (page.parent / target).resolve()
+            assert there.exists(), f"{page.name}: {target}"
+            # A link to a folder shows what is in it.
+            for found in there.glob("*.md") if there.is_dir() else [there]:
+                if found.suffix == ".md" and found not in reached:
+                    reached.add(found)
+                    waiting.append(found)
+    assert [page.name for page in PAGES if page not in reached] == []
+
+
+@pytest.mark.parametrize("target", [[], ["help"]])
+def test_make_without_a_target_shows_the_targets_and_does_nothing(target: list[str]) -> None:
+    done = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", *target], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "make demo " in done.stdout
+    assert sys.prefix not in done.stdout

@@ -1,0 +1,7 @@
+"""Fixtures of the pins's tests."""
+
+from __future__ import annotations
+
+from tests.proxy.conftest import sockets
+
+__all__ = ["sockets"]

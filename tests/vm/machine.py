@@ -1,0 +1,110 @@
+"""A virtual machine in QEMU's software emulation, which needs neither /dev/kvm nor privilege; ended whatever happens, within a bound.
+
+Its root is this machine's, read-only, so that it runs exactly what the tests run. It has no network and reaches nothing. A program inside
+leaves its results in a folder of the test's; a machine that ended without them has failed, whatever QEMU's exit status says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import compileall
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vm.initrd import BUSYBOX, RESULTS_TAG, ROOT_TAG, SCRATCH, initrd
+from tests.vm.kernel import FOLDER, Kernel, kernel_in
+
+QEMU = "qemu-system-x86_64"
+REPOSITORY = Path(__file__).parents[2]
+# Boot takes 5 s on two idle cores, and a scenario half a minute; a machine that is busy beside takes several times as long.
+END_LIMIT_SECONDS = 240.0
+RESULTS_FILE = "results.json"
+# For the root over 9p; a scenario adds its own.
+ROOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p")
+
+
+def require_parts() -> Kernel:
+    """The kernel; skips, printing what is missing."""
+    missing = []
+    if not shutil.which(QEMU):
+        missing.append("qemu-system-x86")
+    if not BUSYBOX.exists():
+        missing.append("busybox-static")
+    kernel = kernel_in(FOLDER)
+    if kernel is None:
+        missing.append(f"a kernel in {FOLDER.relative_to(REPOSITORY)} (python -m tests.vm.kernel)")
+    if kernel is None or missing:
+        pytest.skip(f"missing: {', '.join(missing)}")
+    return kernel
+
+
+class Machine:
+    """A running virtual machine."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self.process = process
+        self._folder = folder
+
+    async def results(self) -> dict[str, Any]:
+        """Wait until it powered itself off; what its program left. Any: whatever a scenario writes, as JSON."""
+        await asyncio.wait_for(self.process.wait(), END_LIMIT_SECONDS)
+        file = self._folder / "results" / RESULTS_FILE
+        assert file.exists(), f"it ended without results:\n{self.console()}"
+        results = json.loads(file.read_text())
+        assert isinstance(results, dict)
+        assert "failure" not in results, f"{results['failure']}\n{self.console()}"
+        return results
+
+    def console(self) -> str:
+        """The last of what it wrote to its console."""
+        return (self._folder / "console").read_text(errors="replace")[-8000:]
+
+
+@contextlib.asynccontextmanager
+async def virtual_machine(
+    kernel: Kernel, folder: Path, scenario: str, *, modules: Sequence[str] = (), devices: Sequence[str] = (), cpus: int = 2
+) -> AsyncIterator[Machine]:
+    """A machine that runs the module `scenario` as process 1, with the QEMU arguments `devices`."""
+    _compile_once()
+    (folder / "results").mkdir()
+    program = ["/bin/sh", "-c", f"cd {str(REPOSITORY)!r} && exec {sys.executable!r} -m {scenario}"]
+    environment = [f"HOME={SCRATCH}", f"TMPDIR={SCRATCH}", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE=1"]
+    (folder / "initrd").write_bytes(
+        initrd(kernel.modules(*ROOT_MODULES, *modules), ["/usr/bin/env", "-i", *environment, *program])
+    )
+    command = [
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-machine", "q35,memory-backend=memory", "-object", "memory-backend-memfd,id=memory,size=1G,share=on", "-m", "1G"),
+        *("-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", str(cpus)),
+        *("-kernel", str(kernel.image), "-initrd", str(folder / "initrd"), "-append", "console=ttyS0 panic=-1 quiet"),
+        *("-serial", f"file:{folder / 'console'}"),
+        *("-virtfs", f"local,path=/,mount_tag={ROOT_TAG},security_model=none,readonly=on,multidevs=remap"),
+        *("-virtfs", f"local,path={folder / 'results'},mount_tag={RESULTS_TAG},security_model=none"),
+        *devices,
+    ]
+    process = await asyncio.create_subprocess_exec(*_dying_with_us(), QEMU, *command, stdin=asyncio.subprocess.DEVNULL)
+    try:
+        yield Machine(process, folder)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _compile_once() -> None:
+    """Compile what the machine runs, as in an installed wheel: its root is read-only, and emulated each process would need seconds."""
+    for package in ("guest_service", "vmm_proxy", "guest_client", "guest_transport", "guest_metrics", "generated", "tests/vm"):
+        compileall.compile_dir(REPOSITORY / package, quiet=1)
+
+
+def _dying_with_us() -> list[str]:
+    """Has the kernel kill the machine when the tests are killed (util-linux's setpriv; everywhere on Debian)."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

@@ -1,0 +1,169 @@
+"""The one place that decides about calls: every method of every service passes here before its servicer sees a byte.
+
+It asks who calls, requires the role that the method needs, gives the servicer the permit, and accounts for what changes something.
+A method that method_roles does not list is nobody's. Rejected: a check in each servicer (one is forgotten), and a wrapped context
+object (gRPC's own is C and checks its type).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import grpc
+
+from guest_transport.peers import Peers
+from vmm_proxy.policy.access import Access
+from vmm_proxy.policy.audit_trail import AuditTrail
+from vmm_proxy.policy.method_roles import is_open
+from vmm_proxy.policy.permit import Permit, grant_permit
+from vmm_proxy.policy.roles import Role
+from vmm_proxy.policy.scarce import Scarce
+from vmm_proxy.policy.shown import Shown, read_shown
+from vmm_proxy.refusing import refuse
+from vmm_proxy.statuses import CallError
+
+log = logging.getLogger(__name__)
+
+# Handlers of many message types pass here; none of them is looked into.
+Context = grpc.aio.ServicerContext[Any, Any]
+# In quotes: only its stubs are generic.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Unary = Callable[[Any, Context], Awaitable[Any]]
+Stream = Callable[[Any, Context], AsyncIterator[Any]]
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Stands in front of a server's services. `needed` is the role of each method by path; `clock` is monotonic."""
+
+    def __init__(
+        self, access: Access, peers: Peers, trail: AuditTrail, needed: Mapping[str, Role], clock: Callable[[], float]
+    ) -> None:
+        self._access = access
+        self._peers = peers
+        self._trail = trail
+        self._needed = needed
+        self._refusals = Scarce(clock)
+        # By path, and only of methods that are served; made at a method's first call.
+        self._guarded: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler that gRPC calls in place of the servicer's."""
+        path = handler_call_details.method
+        guarded = self._guarded.get(path)
+        if guarded is not None:
+            return guarded
+        # gRPC gives None for a method that nobody serves, and takes it for UNIMPLEMENTED.
+        handler = await continuation(handler_call_details)
+        if handler is None or is_open(path):
+            return handler
+        guarded = self._guarded[path] = self._guard(path, handler)
+        return guarded
+
+    def _guard(self, path: str, handler: Handler) -> Handler:
+        ways = (handler.request_deserializer, handler.response_serializer)
+        if handler.response_streaming:
+            behaviour = handler.stream_stream if handler.request_streaming else handler.unary_stream
+            made = grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+            return made(self._stream(path, behaviour), *ways)  # type: ignore[arg-type] # the stubs know blocking handlers only
+        if handler.request_streaming:
+            raise NotImplementedError(f"{path}: no method of the contract takes a stream and answers once")
+        only_reads = self._needed.get(path) is Role.VIEWER
+        unary = self._unary if only_reads else self._accounted
+        return grpc.unary_unary_rpc_method_handler(unary(path, handler.unary_unary), *ways)  # type: ignore[arg-type] # the same
+
+    def _unary(self, path: str, behaviour: Unary) -> Unary:
+        async def unary(request: object, context: Context) -> object:
+            try:
+                self._admit(path, context)
+            except CallError as error:
+                failure = error
+            else:
+                return await behaviour(request, context)
+            return await refuse(context, failure)
+
+        return unary
+
+    def _stream(self, path: str, behaviour: Stream) -> Stream:
+        async def stream(request: object, context: Context) -> AsyncIterator[object]:
+            try:
+                permit = self._admit(path, context)
+                async with contextlib.aclosing(behaviour(request, context)) as messages:  # type: ignore[type-var] # a generator
+                    async for message in messages:
+                        # Whoever lost the role, or the token, gets nothing more.
+                        permit.require_role()
+                        yield message
+                return
+            except CallError as error:
+                failure = error
+            await refuse(context, failure)
+
+        return stream
+
+    def _accounted(self, path: str, behaviour: Unary) -> Unary:
+        async def accounted(request: object, context: Context) -> object:
+            try:
+                permit = self._admit(path, context, request)
+                about = await self._trail.ask(path, permit.caller(), request)
+            except CallError as error:
+                failure = error
+            else:
+                outcome, text = grpc.StatusCode.CANCELLED.name, "the caller left"
+                try:
+                    answer = await behaviour(request, context)
+                    outcome, text = grpc.StatusCode.OK.name, ""
+                except Exception:
+                    outcome, text = _status(context)
+                    raise
+                finally:
+                    await self._trail.end(about, outcome, text)
+                return answer
+            return await refuse(context, failure)
+
+        return accounted
+
+    def _admit(self, path: str, context: Context, request: object = None) -> Permit:
+        """The permit of a caller that may call `path`, made the present one; raises CallError for every other."""
+        shown = Shown(self._peers.of(context))
+        try:
+            needed = self._role_for(path)
+            shown = read_shown(context, shown.peer)
+            permit = Permit(self._access, shown, needed)
+            permit.require_role()
+        except CallError as error:
+            self._note_refusal(path, shown, request, error)
+            raise
+        grant_permit(permit)
+        return permit
+
+    def _role_for(self, path: str) -> Role:
+        needed = self._needed.get(path)
+        if needed is None:
+            raise CallError(grpc.StatusCode.PERMISSION_DENIED, "nobody may call this method: no role is set for it")
+        return needed
+
+    def _note_refusal(self, path: str, shown: Shown, request: object, error: CallError) -> None:
+        try:
+            who = self._access.judge(shown).name
+        except CallError:
+            who = str(shown.peer)
+        if request is not None:
+            self._trail.refused(path, who, request, error)
+        elif (left_out := self._refusals.take()) is not None:
+            more = f"; {left_out} more were refused since the last of these lines" if left_out else ""
+            log.warning("%s by %s refused: %s%s", path, who, error.text, more)
+
+
+def _status(context: Context) -> tuple[str, str]:
+    """How the servicer ended the call; what it raised without a status is gRPC's UNKNOWN."""
+    # The stubs promise a StatusCode; grpc.aio gives the number, and 0 where none was set.
+    code: object = context.code()
+    number = code.value[0] if isinstance(code, grpc.StatusCode) else code
+    names = {status.value[0]: status.name for status in grpc.StatusCode if status is not grpc.StatusCode.OK}
+    return names.get(number, grpc.StatusCode.UNKNOWN.name), context.details() or ""

@@ -1,0 +1,47 @@
+"""What a caller shows of itself: its socket's peer, the names of its certificate, its token.
+
+Read once, at the begin of a call, from the kernel, from TLS and from metadata; nothing is judged here. A token is hashed at once,
+so that none lies about in memory for the length of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from guest_transport.peers import Peer, TcpPeer
+from guest_transport.tls import certificate_names
+from vmm_proxy.policy.tokens import token_sha256, valid_token
+from vmm_proxy.statuses import CallError
+
+_SCHEME = "bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The credentials of one call."""
+
+    peer: Peer
+    # Subject alternative names with their kind in front, as verified by TLS.
+    certificate: tuple[str, ...] = ()
+    token_sha256: bytes | None = None
+
+
+# A servicer context is generic in its messages, which do not matter here.
+def read_shown(context: grpc.aio.ServicerContext[Any, Any], peer: Peer) -> Shown:
+    """What `peer` shows in `context`; raises CallError UNAUTHENTICATED for an authorization that is no bearer token."""
+    # TLS is spoken on TCP only, and asking for it costs.
+    certificate = certificate_names(context) if isinstance(peer, TcpPeer) else ()
+    shown = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+    return Shown(peer, certificate, _only_token(shown) if shown else None)
+
+
+def _only_token(shown: Sequence[str | bytes]) -> bytes:
+    if len(shown) == 1 and isinstance(shown[0], str):
+        scheme, _, token = shown[0].partition(" ")
+        if scheme.lower() == _SCHEME and valid_token(token):
+            return token_sha256(token)
+    raise CallError(grpc.StatusCode.UNAUTHENTICATED, "authorization: must be one bearer token")
