@@ -20,7 +20,8 @@ TEXT_LIMIT_BYTES = 1024
 # C-core's words for what it noticed itself (grpcio 1.85); everything else was sent by the guest.
 _NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving ")
 _NOT_GRPC = "Received http2 header with status: "
-_NOTICED = ("Stream removed (", "Decompressed message larger than max", _NOT_GRPC, *_NEVER_CONNECTED)
+# The bare words: the deadline came while the call waited for its turn on a connection (a peer that allows no streams).
+_NOTICED = ("Stream removed (", "Deadline Exceeded", "Decompressed message larger than max", _NOT_GRPC, *_NEVER_CONNECTED)
 _CONNECT_REASONS = (
     ("Connection refused", "connection refused"),
     ("No such file or directory", "its socket does not exist"),
