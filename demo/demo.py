@@ -200,8 +200,8 @@ def explain(guests: list[Child], pages: list[str], proxy: Child) -> None:
     guestctl = BIN / "guestctl"
     lines = [
         "",
-        *(f"guest {guest.name:14} {guest.address}  page {page}" for guest, page in zip(guests, pages, strict=True)),
-        f"proxy {'':14} {proxy.address}",
+        *(f"guest {guest.name:14} {guest.address}  page {page}" for guest, page in zip(guests, pages, strict=False)),
+        f"proxy {'':14} {proxy.address}  page {pages[-1]}",
         "",
         "Try, in another terminal:",
         f"  export GUESTCTL_PROXY={proxy.address}",
@@ -228,12 +228,12 @@ async def demo(*, once: bool) -> None:
         if await asyncio.to_thread(has_real_cards):
             guests.append(await children.guest("this-machine", page=not once))
         known = [argument for guest in guests for argument in ("--guest", f"{guest.name}={guest.address}")]
-        proxy = await children.start("proxy", "vmm-proxy", "serve", "--http", "off", *known)
+        proxy = await children.start("proxy", "vmm-proxy", "serve", "--http", "off" if once else PAGE_AT, *known)
         await children.ready()
         await show(proxy.address, [guest.name for guest in guests])
         if not once:
             async with asyncio.timeout(START_SECONDS):
-                pages = [await guest.page() for guest in guests]
+                pages = [await child.page() for child in [*guests, proxy]]
             explain(guests, pages, proxy)
             raise await children.first_end()
 

@@ -1,7 +1,7 @@
 """Sample lines, and pages of them in Prometheus text 0.0.4 or OpenMetrics 1.0.
 
 A page of 1000 guests with 8 GPUs each has 96,000 samples, of which few change between two scrapes. So lines are made once per source (a
-Fragment), kept as bytes while the source's answer is unchanged, and a page is a join of fragments, family by family, because both
+Fragment), kept while the source's answer is unchanged, and a page is a join of fragments, family by family, because both
 formats want a family's lines together. A sample line is the same text in both formats; only headers and the end differ.
 
 It refuses names that are not in the table, and so a guest's text can never become a metric or label name. Rejected: prometheus_client
@@ -38,15 +38,19 @@ class Format(enum.Enum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
+# What stands after the last family.
+ENDS = {Format.TEXT: b"", Format.OPENMETRICS: b"# EOF\n"}
+
+
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """The finished lines of one source, by family name."""
 
-    lines: Mapping[str, bytes]
+    lines: Mapping[str, str]
 
     @property
-    def size_bytes(self) -> int:
-        """What the fragment adds to a page."""
+    def size(self) -> int:
+        """The characters that the fragment adds to a page."""
         return sum(map(len, self.lines.values()))
 
 
@@ -61,6 +65,7 @@ class Lines:
 
     def __init__(self, own: Mapping[str, str] | None = None) -> None:
         self._own = ",".join(f'{name}="{label_value(value)}"' for name, value in (own or {}).items())
+        # What stands on the lines of a family without labels: most lines of a guest's system.
         self._bare = LabelText(f"{{{self._own}}}" if self._own else "")
         self._lines: dict[str, list[str]] = {}
 
@@ -68,12 +73,12 @@ class Lines:
         """The label text for put(): one value for each name, any text at all."""
         if len(names) != len(values):
             raise ValueError(f"{len(names)} values for the labels {', '.join(names)}, not {len(values)}")
+        if not names:
+            return self._bare
         text = _template(tuple(names)) % tuple(values)
         # One look at the whole text: nothing to escape when its quotes are the template's own. Most label values are such.
         if not (text.isascii() and text.count('"') == 2 * len(names)) or "\\" in text or "\n" in text:
             text = _template(tuple(names)) % tuple(map(label_value, values))
-        if not text:
-            return self._bare
         return LabelText(f"{{{self._own},{text}}}" if self._own else f"{{{text}}}")
 
     def add(self, family: Family, number: Number, *values: str) -> None:
@@ -83,6 +88,11 @@ class Lines:
     def put(self, family: Family, labels: LabelText, number: Number) -> None:
         """One sample with label text that was made once for many families."""
         self._append(family, family.name, labels, number)
+
+    def put_all(self, labels: LabelText, samples: Iterable[tuple[Family, Number]]) -> None:
+        """One sample of each of many families, none of which has lines yet."""
+        for family, number in samples:
+            self._lines[family.name] = [f"{family.name}{labels} {number}\n"]
 
     def put_fields(self, family: Family, field: str, messages: Mapping[LabelText, Message]) -> None:
         """An integer field of many messages, where it is set; one loop without a call for each, because a fleet has 56,000 of them."""
@@ -117,11 +127,23 @@ class Lines:
         self._append(family, f"{family.name}_count", labels, seen)
 
     def _append(self, family: Family, name: str, labels: LabelText, number: Number) -> None:
-        self._lines.setdefault(family.name, []).append(f"{name}{labels} {number_text(number)}\n")
+        # Integers are most of the numbers, and the quickest that way.
+        line = f"{name}{labels} {number if type(number) is int else number_text(number)}\n"
+        lines = self._lines.get(family.name)
+        if lines is None:
+            self._lines[family.name] = [line]
+        else:
+            lines.append(line)
 
     def fragment(self) -> Fragment:
         """The lines added so far, finished."""
-        return Fragment({name: "".join(lines).encode() for name, lines in self._lines.items()})
+        return Fragment({name: "".join(lines) if len(lines) > 1 else lines[0] for name, lines in self._lines.items()})
+
+    def fresh(self) -> Lines:
+        """Nothing yet, with the same own labels."""
+        lines = Lines()
+        lines._own, lines._bare = self._own, self._bare
+        return lines
 
 
 def chunks(fragments: Sequence[Fragment], form: Format) -> Iterator[bytes]:
@@ -130,9 +152,8 @@ def chunks(fragments: Sequence[Fragment], form: Format) -> Iterator[bytes]:
         name = family.name
         lines = [part for fragment in fragments if (part := fragment.lines.get(name))]
         if lines:
-            yield b"".join((_header(family, form), *lines))
-    if form is Format.OPENMETRICS:
-        yield b"# EOF\n"
+            yield "".join((header(family, form), *lines)).encode()
+    yield ENDS[form]
 
 
 def page(fragments: Sequence[Fragment], form: Format) -> bytes:
@@ -175,13 +196,14 @@ def _template(names: tuple[str, ...]) -> str:
     return ",".join(f'{name}="%s"' for name in names)
 
 
-def _header(family: Family, form: Format) -> bytes:
+def header(family: Family, form: Format) -> str:
+    """The lines that stand before a family's samples."""
     if form is Format.TEXT:
         kind = Kind.GAUGE if family.kind is Kind.INFO else family.kind
-        return f"# HELP {family.name} {family.help}\n# TYPE {family.name} {kind.value}\n".encode()
+        return f"# HELP {family.name} {family.help}\n# TYPE {family.name} {kind.value}\n"
     name = family.openmetrics_name
     unit = f"# UNIT {name} {family.unit}\n" if family.unit else ""
-    return f"# HELP {name} {family.help}\n# TYPE {name} {family.kind.value}\n{unit}".encode()
+    return f"# HELP {name} {family.help}\n# TYPE {name} {family.kind.value}\n{unit}"
 
 
 # --- Content negotiation (RFC 9110, 12.5.1) ---------------------------------------------------------------------------------------------

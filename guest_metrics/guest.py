@@ -5,11 +5,13 @@ Entries with equal labels (two disks that a guest gives one name) count once, so
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, SystemInfo
 from guest_metrics import table
-from guest_metrics.exposition import Lines, hundredths
+from guest_metrics.exposition import Lines, Number, hundredths
+from guest_metrics.forms import Told
 
 # As docker ps shows them: enough to tell containers of one machine apart, and short in a label.
 SHORT_ID_LENGTH = 12
@@ -18,24 +20,50 @@ SHORT_ID_LENGTH = 12
 def add_system(lines: Lines, info: SystemInfo) -> None:
     """The lines of one SystemInfo, disks included."""
     lines.add(table.GUEST_INFO, 1, info.os_name, info.os_version, info.kernel_version, info.cpu_model)
-    lines.add(table.GUEST_CPUS, info.num_cpus)
-    lines.add(table.GUEST_MEMORY_TOTAL, info.total_memory)
-    lines.add(table.GUEST_MEMORY_AVAILABLE, info.available_memory)
-    lines.add(table.GUEST_MEMORY_USED, info.used_memory)
-    lines.add(table.GUEST_MEMORY_FREE, info.free_memory)
-    lines.add(table.GUEST_SWAP_TOTAL, info.total_swap)
-    lines.add(table.GUEST_SWAP_USED, info.used_swap)
-    lines.add(table.GUEST_SWAP_FREE, info.free_swap)
-    lines.add(table.GUEST_UPTIME, info.uptime)
-    lines.add(table.GUEST_LOAD1, hundredths(info.loadavg_one))
-    lines.add(table.GUEST_LOAD5, hundredths(info.loadavg_five))
-    lines.add(table.GUEST_LOAD15, hundredths(info.loadavg_fifteen))
+    lines.put_all(
+        lines.labels((), ()),
+        (
+            (table.GUEST_CPUS, info.num_cpus),
+            (table.GUEST_MEMORY_TOTAL, info.total_memory),
+            (table.GUEST_MEMORY_AVAILABLE, info.available_memory),
+            (table.GUEST_MEMORY_USED, info.used_memory),
+            (table.GUEST_MEMORY_FREE, info.free_memory),
+            (table.GUEST_SWAP_TOTAL, info.total_swap),
+            (table.GUEST_SWAP_USED, info.used_swap),
+            (table.GUEST_SWAP_FREE, info.free_swap),
+            (table.GUEST_UPTIME, info.uptime),
+            (table.GUEST_LOAD1, hundredths(info.loadavg_one)),
+            (table.GUEST_LOAD5, hundredths(info.loadavg_five)),
+            (table.GUEST_LOAD15, hundredths(info.loadavg_fifteen)),
+        ),
+    )
     shown: set[tuple[str, str]] = set()
     for disk in info.disks:
         key = (disk.name, disk.mount_point)
         if key not in shown:
             shown.add(key)
             _add_disk(lines, disk)
+
+
+_SYSTEM = operator.attrgetter("os_name", "os_version", "kernel_version", "cpu_model")
+_DISK = operator.attrgetter("name", "mount_point", "total_size", "free_size")
+_PLAIN = operator.attrgetter(
+    "num_cpus", "total_memory", "available_memory", "used_memory", "free_memory", "total_swap", "used_swap", "free_swap", "uptime"
+)
+
+
+def read_system(info: SystemInfo) -> Told:
+    """What stands on the lines of add_system(): names, and the numbers in the lines' order."""
+    loads = (hundredths(info.loadavg_one), hundredths(info.loadavg_five), hundredths(info.loadavg_fifteen))
+    numbers: list[Number | None] = [1, *_PLAIN(info), *loads]
+    disks = list(map(_DISK, info.disks))
+    sizes = [(total, free) for _, _, total, free in disks]
+    used = [total - free if free <= total else None for total, free in sizes]
+    numbers += [total for total, _ in sizes]
+    numbers += [free for _, free in sizes]
+    numbers += used
+    numbers += [part / total if total and part is not None else None for (total, _), part in zip(sizes, used, strict=True)]
+    return (_SYSTEM(info), *[(name, at) for name, at, _, _ in disks]), numbers
 
 
 def _add_disk(lines: Lines, disk: DiskInfo) -> None:

@@ -35,6 +35,7 @@ from vmm_proxy.directory import (
 )
 from vmm_proxy.domains.settings import LibvirtSettings, check_libvirt
 from vmm_proxy.guest_tls import GuestTls
+from vmm_proxy.http.settings import Http, Metrics, PageSetup, page_setup
 from vmm_proxy.labels import check_labels
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.settings import AccessSettings, access_rules
@@ -56,12 +57,6 @@ class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # gRPC over plain TCP beyond loopback, to callers and to guests: anybody on the network path reads and forges it, so it is
     # asked for by name.
     allow_plaintext: bool = False
-
-
-class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[http]`: the pages of the proxy."""
-
-    listen: str = "off"
 
 
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +95,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     grpc: Grpc = Grpc()
     http: Http = Http()
+    metrics: Metrics = Metrics()
     directory: DirectorySettings = DirectorySettings()
     libvirt: LibvirtSettings = LibvirtSettings()
     guest: tuple[GuestSettings, ...] = ()
@@ -123,6 +119,7 @@ class Setup(msgspec.Struct, frozen=True):
     tls: ServerTls | None
     guest_tls: GuestTls | None
     audit_file: Path | None
+    pages: PageSetup
 
 
 def read_setup(
@@ -135,7 +132,6 @@ def read_setup(
     usual_tls = guest_tls(config.guest_tls, f"{where}: guest_tls")
     # With TLS for all of them no guest is reached in the clear.
     plain = config.grpc.allow_plaintext or usual_tls is not None
-    _check_http(http_flag or config.http.listen, "--http" if http_flag else f"{where}: http.listen")
     guests = [
         guest_entry(guest, f"{where}: guest[{number}].", source=where, allow_plaintext=plain)
         for number, guest in enumerate(config.guest)
@@ -153,6 +149,7 @@ def read_setup(
         tls=server_tls(config.tls, where),
         guest_tls=usual_tls,
         audit_file=_audit_file(config.audit, where),
+        pages=page_setup(config.http, config.metrics, flag=http_flag, where=where),
     )
 
 
@@ -231,12 +228,6 @@ def _address(text: str, where: str) -> Address:
         return parse_address(text)
     except AddressError as error:
         raise SettingsError(f"{where}: {error}") from error
-
-
-def _check_http(text: str, where: str) -> None:
-    if text != "off":
-        _address(text, where)
-        raise SettingsError(f"{where}: this version of the proxy has no pages; only off is allowed")
 
 
 def _flag_guest(flag: str, *, allow_plaintext: bool) -> GuestEntry:

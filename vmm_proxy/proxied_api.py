@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from guest_api import guest_api_pb2
 from guest_transport.serving import Service
 from vmm_proxy import passed_metadata
+from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.contract_methods import PROXIED_SERVICE, Method, proxied_methods
 from vmm_proxy.deadlines import guest_deadline
 from vmm_proxy.flight import Answer
@@ -31,28 +32,32 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Forward = Callable[[bytes, Context], Awaitable[bytes]]
 
 
-def proxied_api(upstreams: Upstreams) -> Service:
-    """The service, forwarding to `upstreams`."""
+def proxied_api(upstreams: Upstreams, counts: CallCounts) -> Service:
+    """The service, forwarding to `upstreams` and counted in `counts`."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams), None, None) for method in proxied_methods()
+        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams, counts), None, None)
+        for method in proxied_methods()
     }
     generic = grpc.method_handlers_generic_handler(PROXIED_SERVICE.full_name, handlers)
     return Service(PROXIED_SERVICE.full_name, lambda server: server.add_generic_rpc_handlers((generic,)))
 
 
-def _forward(method: Method, upstreams: Upstreams) -> Forward:
+def _forward(method: Method, upstreams: Upstreams, counts: CallCounts) -> Forward:
     async def forward(request: bytes, context: Context) -> bytes:
-        try:
-            answer = await _ask(method, upstreams, request, context)
-        except CallError as error:
-            failure = error
-        except Exception:
-            log.exception("%s failed in the proxy itself", method.name)
-            failure = CallError(grpc.StatusCode.INTERNAL, "a fault of the proxy; its log says more")
-        else:
-            if answer.trailers:
-                context.set_trailing_metadata(answer.trailers)
-            return answer.wire
+        with counts.call(method.name) as counted:
+            try:
+                answer = await _ask(method, upstreams, request, context)
+            except CallError as error:
+                failure = error
+            except Exception:
+                log.exception("%s failed in the proxy itself", method.name)
+                failure = CallError(grpc.StatusCode.INTERNAL, "a fault of the proxy; its log says more")
+            else:
+                counted.succeeded()
+                if answer.trailers:
+                    context.set_trailing_metadata(answer.trailers)
+                return answer.wire
+            counted.failed(failure)
         return await refuse(context, failure)
 
     return forward

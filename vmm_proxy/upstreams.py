@@ -44,6 +44,10 @@ class Upstreams:
         # Kept while the guest is known, also across a stop: when it last answered is then still worth knowing.
         self._contacts: dict[str, Contact] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        # Of upstreams that were ended; a count may not fall.
+        self._past_redials = 0
+        # Connections that another guest than the pinned one answered.
+        self.identity_mismatches = 0
         directory.listen(self._changed)
 
     def reach(self, guest_id: str, require: Require | None = None) -> Upstream:
@@ -71,7 +75,11 @@ class Upstreams:
             upstream.renew_certificates()
 
     def _new(self, entry: GuestEntry) -> Upstream:
-        on_wrong_guest = self._on_wrong_guest
+        def wrong_guest(shown: bytes) -> None:
+            self.identity_mismatches += 1
+            if self._on_wrong_guest is not None:
+                self._on_wrong_guest(entry, shown)
+
         return Upstream(
             entry.id,
             entry.address,
@@ -80,12 +88,17 @@ class Upstreams:
             contact=self._contacts.setdefault(entry.id, Contact()),
             proxy_calls=self._calls,
             wall_clock=self._wall_clock,
-            on_wrong_guest=(lambda shown: on_wrong_guest(entry, shown)) if on_wrong_guest else None,
+            on_wrong_guest=wrong_guest,
         )
 
     def contact(self, guest_id: str) -> Contact:
         """What the calls to a guest say of it; all unknown where none was made."""
         return self._contacts.get(guest_id) or Contact()
+
+    @property
+    def redials(self) -> int:
+        """Lines that were replaced because their guest did not answer, since the proxy started."""
+        return self._past_redials + sum(upstream.redials for upstream in self._upstreams.values())
 
     async def close(self) -> None:
         """End every line and every call."""
@@ -112,6 +125,7 @@ class Upstreams:
             self._close(upstream, reason)
 
     def _close(self, upstream: Upstream, reason: str) -> None:
+        self._past_redials += upstream.redials
         task = asyncio.create_task(upstream.close(reason))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

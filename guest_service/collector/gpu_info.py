@@ -31,6 +31,8 @@ def main(argv: list[str], binding: str | None = None) -> int:
         complain(str(error))
         return WRONG_USE
     output = Output()
+    # Before the library is loaded: its own start may hang as well.
+    _die_on_interrupt()
     if arguments.help:
         return output.write(USAGE.rstrip("\n"))
     if arguments.simulate is not None:
@@ -53,7 +55,6 @@ def _print_sample(library: Library, binding: str | None, output: Output) -> int:
 
         return Nvml(library, load_binding(binding_file(sys.path) if binding is None else binding))
 
-    _die_on_interrupt()
     prepared = Beside(prepare)
     library.initialize()
     from guest_service.collector.failure import SampleFailure  # noqa: PLC0415 (loaded by now, and below)
@@ -84,7 +85,6 @@ def _print_simulated(name: str, output: Output) -> int:
     from guest_service.simulator.rack import load_rack  # noqa: PLC0415
     from guest_service.simulator.table import RackError  # noqa: PLC0415
 
-    _die_on_interrupt()
     try:
         rack = load_rack(name)
     except RackError as error:

@@ -5,15 +5,21 @@ agent started: one that a person runs belongs to the shell. Rejected: a pipe tha
 """
 
 import _ctypes
+import posix
 
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when the thread that started it ends."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when the thread that started it ends; `parent` is the pid of its process, 0 for any.
+
+    Where the parent is gone already, nobody waits for a sample, and this process ends here.
+    """
     try:
         program = _ctypes.dlopen(None)  # type: ignore[arg-type] # None: this program and its libc (dlopen(3)); not in the stubs
         _ctypes.call_function(_ctypes.dlsym(program, "prctl"), (PR_SET_PDEATHSIG, SIGKILL))
     except OSError:  # a libc without prctl: nothing is tied, and a sample is still a sample
-        return
+        pass
+    if parent not in (0, posix.getppid()):
+        posix._exit(0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
-from guest_service.dashboard import formats
+from guest_transport.http import formats
 
 # From here a disk or memory bar asks to be looked at. A full GPU is what it was bought for, and asks nothing.
 FULL_PERCENT = 90

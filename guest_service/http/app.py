@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -19,6 +18,7 @@ from guest_service.http.dashboard_pages import DashboardPages
 from guest_service.http.log_pages import LogPages
 from guest_service.http.metrics_page import MetricsPage
 from guest_service.http.parts import HttpParts
+from guest_transport.http.answers import error_answers
 
 
 def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event | None = None) -> Starlette:
@@ -47,16 +47,5 @@ def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event |
             Route("/healthz", healthz),
             Route("/readyz", readyz),
         ],
-        exception_handlers={HTTPException: _plain, Exception: _broken},
+        exception_handlers=error_answers("the agent's"),
     )
-
-
-async def _plain(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
-
-
-async def _broken(_request: Request, _error: Exception) -> Response:
-    # Starlette raises the error again after this answer, and it is logged there.
-    return PlainTextResponse("internal error; the agent's log has the cause\n", 500)

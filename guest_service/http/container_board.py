@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import Container, ListContainersResponse
-from guest_service.http.shared_look import SharedLook
+from guest_transport.http.shared_look import SharedLook
 
 # A list older than this is not shown: what it says may be over. (The promise of the metrics page.)
 KEEP_SECONDS = 15.0

@@ -6,24 +6,18 @@ moment, because a person who loads it once wants to see it; what is not there by
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from guest_service.dashboard.render import Dashboard, Pages
 from guest_service.dashboard.view import GpuView, SystemView, container_views, gpu_view, system_view
-from guest_service.http.answers import answer, caller
 from guest_service.http.parts import HttpParts
+from guest_transport.http.answers import answer, caller
+from guest_transport.http.pages import HTML, PAGE_CSP
 
 # How long a person waits for a page without wondering.
 SYSTEM_SECONDS = 5.0
 CONTAINERS_SECONDS = 1.0
-# Only our own files, fetched only from us; nothing may embed the page, and it sends no form.
-PAGE_CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HTML = "text/html; charset=utf-8"
 
 
 class DashboardPages:
@@ -42,11 +36,8 @@ class DashboardPages:
         return await answer(request, self._pages.live(await self._gather(request)), HTML, {"content-security-policy": PAGE_CSP})
 
     async def asset(self, request: Request) -> Response:
-        """A file of the page. Its address changes with its content, so a browser may keep it."""
-        found = self._pages.assets.get(request.path_params["name"])
-        if found is None:
-            raise HTTPException(404, "not found")
-        return await answer(request, found.content, found.content_type, {"cache-control": "public, max-age=86400"})
+        """A file of the page."""
+        return await self._pages.assets.answer(request)
 
     async def _gather(self, request: Request) -> Dashboard:
         switches = self._parts.switches()

@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from guest_api.guest_api_pb2 import Container
-from guest_service.http.bounded_stream import BoundedStream
 from guest_service.http.log_query import LogQuery, LogQueryError, parse_log_query
 from guest_service.http.parts import HttpParts
+from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,8 @@ class LogPages:
         if request.method == "HEAD":
             self._streams -= 1
             return Response(media_type="text/plain")
-        return _StreamAnswer(container_id, self._open(container_id, query), self._leave)
+        stream = self._open(container_id, query)
+        return StreamAnswer(_with_last_words(container_id, stream), stream, self._leave, media_type="text/plain")
 
     def _leave(self) -> None:
         self._streams -= 1
@@ -94,24 +94,6 @@ class LogPages:
             timestamps=query.timestamps,
         )
         return BoundedStream(chunks, stopping=self._stopping, seconds=self._stream_seconds)
-
-
-class _StreamAnswer(StreamingResponse):
-    """A streamed answer whose source is closed, and whose place is free again, however the answer ends."""
-
-    def __init__(self, container_id: str, stream: BoundedStream, leave: Callable[[], None]) -> None:
-        super().__init__(_with_last_words(container_id, stream), media_type="text/plain")
-        self._stream = stream
-        self._leave = leave
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            # Here and not in the generator: there a client that went away cancels every further await.
-            self._leave()
-            await self._stream.aclose()
 
 
 async def _with_last_words(container_id: str, stream: BoundedStream) -> AsyncGenerator[bytes, None]:

@@ -8,7 +8,6 @@ lie and a failed scrape would take the other parts with it.
 from __future__ import annotations
 
 import asyncio
-import math
 import platform
 
 from starlette.exceptions import HTTPException
@@ -17,13 +16,9 @@ from starlette.responses import Response
 
 from guest_metrics import gpu, guest, process, table
 from guest_metrics.exposition import Lines, negotiate, page
-from guest_service.http.answers import answer, caller
+from guest_metrics.scrape_time import SCRAPE_TIMEOUT_HEADER, page_seconds
 from guest_service.http.parts import HttpParts
-
-# Without the scraper's word: below Prometheus's default timeout of 10 s, and long enough for a busy disk.
-PAGE_SECONDS = 5.0
-# Kept back from the scraper's time for sending; a tenth, but never more than this.
-RESERVE_SECONDS = 0.5
+from guest_transport.http.answers import answer, caller
 
 
 class MetricsPage:
@@ -42,7 +37,7 @@ class MetricsPage:
         self._add_gpus(lines, caller(request, "metrics"))
         if switches.public_containers:
             self._add_containers(lines)
-        await self._add_looks(lines, page_seconds(request.headers.get("x-prometheus-scrape-timeout-seconds")))
+        await self._add_looks(lines, page_seconds(request.headers.get(SCRAPE_TIMEOUT_HEADER)))
         lines.add(table.AGENT_BUILD_INFO, 1, self._parts.version, platform.python_version())
         return await answer(request, page([lines.fragment()], form), form.value)
 
@@ -76,14 +71,3 @@ class MetricsPage:
             process.add_process(lines, figures)
         lines.add(table.AGENT_PART_UP, int(info is not None), "system")
         lines.add(table.AGENT_PART_UP, int(figures is not None), "process")
-
-
-def page_seconds(scrape_timeout: str | None) -> float:
-    """The time that a page may take, from X-Prometheus-Scrape-Timeout-Seconds; a value that is no positive number says nothing."""
-    try:
-        timeout = float(scrape_timeout or "")
-    except ValueError:
-        return PAGE_SECONDS
-    if not (math.isfinite(timeout) and timeout > 0):
-        return PAGE_SECONDS
-    return min(PAGE_SECONDS, timeout - min(RESERVE_SECONDS, timeout / 10))

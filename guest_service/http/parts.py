@@ -14,7 +14,7 @@ from typing import Protocol
 from guest_api import guest_api_pb2
 from guest_metrics.process import ProcessFigures, read_process
 from guest_service.http.container_board import ContainerBoard
-from guest_service.http.shared_look import SharedLook, in_thread
+from guest_transport.http.shared_look import SharedLook, in_thread
 
 
 class CardCount(Protocol):

@@ -1,38 +1,18 @@
-"""Listens for HTTP in the agent's event loop, and stops with requests in progress answered.
-
-uvicorn's protocol does the HTTP. Rejected: uvicorn's own Server, which takes the process's signals for itself, exits the process when a
-port is taken, and wakes ten times a second on a guest where nobody asks.
-"""
+"""The agent's pages on a socket: joins the app, the bounded server, and the end of what pages read from."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import socket
-from collections.abc import Callable
-
-import uvicorn
-from uvicorn.server import ServerState
+from collections.abc import Sequence
 
 from guest_service.dashboard.render import Pages
 from guest_service.http.app import create_http_app
-from guest_service.http.connections import BoundedConnection, ClientBook, ClientLimits
-from guest_service.http.gate import REQUESTS_AT_ONCE, RequestGate
 from guest_service.http.parts import HttpParts
-from guest_transport.accept_queue import ACCEPTS_PER_ROUND, lengthen_queues
-from guest_transport.addresses import Address, TcpAddress, UnixAddress
-from guest_transport.errors import ListenError
-from guest_transport.socket_files import SocketFile
-
-log = logging.getLogger(__name__)
-
-# Requests in progress get this long after stop(); the agent must be gone within 5 s of a signal.
-STOP_GRACE_SECONDS = 3.0
-# The scraper's user reads the socket through its group; nobody else.
-SOCKET_MODE = 0o660
-# As many connections wait to be accepted as may be open.
-BACKLOG = 512
+from guest_transport.addresses import Address
+from guest_transport.http.connections import ClientLimits
+from guest_transport.http.gate import REQUESTS_AT_ONCE
+from guest_transport.http.server import STOP_GRACE_SECONDS, PageServer
 
 
 class HttpServer:
@@ -40,110 +20,20 @@ class HttpServer:
 
     def __init__(self, parts: HttpParts, *, limits: ClientLimits | None = None, requests_at_once: int = REQUESTS_AT_ONCE) -> None:
         self._parts = parts
-        self._requests_at_once = requests_at_once
-        self._stopping = asyncio.Event()
-        self._book = ClientBook(limits or ClientLimits())
-        self._state = ServerState()
-        self._listener: asyncio.Server | None = None
-        self._claim: SocketFile | None = None
-        self.addresses: list[Address] = []
+        self._server = PageServer(limits=limits, requests_at_once=requests_at_once)
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Where it listens; empty before start()."""
+        return self._server.addresses
 
     async def start(self, listen: Address | socket.socket) -> None:
         """Listen; raises ListenError with one line that names the address and why not."""
         # Templates and assets are read from disk.
         pages = await asyncio.to_thread(Pages)
-        config = _protocol_config(
-            RequestGate(create_http_app(self._parts, pages, stopping=self._stopping), self._requests_at_once), self._book.limits
-        )
-        loop = asyncio.get_running_loop()
-
-        def connection() -> BoundedConnection:
-            return BoundedConnection(config, self._state, self._book, loop)
-
-        if isinstance(listen, socket.socket):
-            self._listener = await loop.create_server(connection, sock=listen, backlog=ACCEPTS_PER_ROUND)
-        elif isinstance(listen, TcpAddress):
-            self._listener = await _listen_tcp(listen, connection)
-        elif isinstance(listen, UnixAddress):
-            self._listener = await self._listen_unix(listen, connection)
-        else:
-            raise ListenError(f"{listen}: HTTP listens on HOST:PORT or unix:/path only")
-        lengthen_queues(self._listener, BACKLOG)
-        self.addresses = [_address_of(held) for held in self._listener.sockets]
-        for address in self.addresses:
-            log.info("listening for HTTP on %s", address)
+        await self._server.start(create_http_app(self._parts, pages, stopping=self._server.stopping), listen)
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
-        """Accept nobody any more, end log streams, answer what is in progress within `grace_seconds`, end the rest."""
-        self._stopping.set()
-        if self._listener is not None:
-            self._listener.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=grace_seconds)
-        for task in list(self._state.tasks):
-            task.cancel()
-        if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=1.0)
-        for connection in list(self._state.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        # Aborted transports tell their protocols in the loop's next turn.
-        await asyncio.sleep(0)
-        if self._claim is not None:
-            await asyncio.to_thread(self._claim.release)
+        """Answer what is in progress within `grace_seconds`, end the rest, then the reads behind the pages."""
+        await self._server.stop(grace_seconds)
         await self._parts.close()
-
-    async def _listen_unix(self, address: UnixAddress, connection: Callable[[], BoundedConnection]) -> asyncio.Server:
-        self._claim = await asyncio.to_thread(SocketFile.claim, address.path)
-        try:
-            with self._claim.binding(SOCKET_MODE):
-                return await asyncio.get_running_loop().create_unix_server(connection, address.path, backlog=ACCEPTS_PER_ROUND)
-        except OSError as error:
-            await asyncio.to_thread(self._claim.release)
-            self._claim = None
-            raise ListenError(f"{address}: cannot listen for HTTP: {_reason(error)}") from error
-
-
-async def _listen_tcp(address: TcpAddress, connection: Callable[[], BoundedConnection]) -> asyncio.Server:
-    try:
-        return await asyncio.get_running_loop().create_server(connection, address.host, address.port, backlog=ACCEPTS_PER_ROUND)
-    except OSError as error:
-        raise ListenError(
-            f"{address}: cannot listen for HTTP: {_reason(error)}; choose another address with --http, or --http off"
-        ) from error
-
-
-def _protocol_config(app: RequestGate, limits: ClientLimits) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        http=BoundedConnection,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=limits.idle_seconds,
-    )
-    config.load()
-    # Each line there is a client's mistake ("Invalid HTTP request received"): a flood of them must not fill the log.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    return config
-
-
-def _reason(error: OSError) -> str:
-    """The system's reason alone: asyncio's text repeats the address, and a resolver's number is no errno."""
-    if isinstance(error, socket.gaierror) or not error.errno:
-        return str(error.strerror or error)
-    return os.strerror(error.errno).lower()
-
-
-def _address_of(held: socket.socket) -> Address:
-    if held.family == socket.AF_UNIX:
-        return UnixAddress(held.getsockname())
-    host, port = held.getsockname()[:2]
-    return TcpAddress(host, port)

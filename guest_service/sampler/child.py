@@ -40,6 +40,7 @@ class _Pipe:
         self._limit = limit_bytes
         self._kept = bytearray()
         self.overflowed = False
+        self.line: asyncio.Future[None] = loop.create_future()
         self._open = True
         self._read_end, self.write_end = os.pipe()
         os.set_blocking(self._read_end, False)
@@ -63,7 +64,14 @@ class _Pipe:
         room = self._limit - len(self._kept)
         self._kept += chunk[:room]
         self.overflowed = self.overflowed or len(chunk) > room
+        if b"\n" in chunk and not self.line.done():
+            self.line.set_result(None)
         return bool(chunk)
+
+    @property
+    def so_far(self) -> bytes:
+        """What was kept until now."""
+        return bytes(self._kept)
 
     def drain(self) -> bytes:
         """All that was kept, what still lies in the pipe included; closes it."""
@@ -120,6 +128,16 @@ class Child:
         self._stdout.watch(on_overflow)
         self._stderr.watch()
         self._watch_end()
+
+    @property
+    def stdout_line(self) -> asyncio.Future[None]:
+        """Done once stdout had the end of a line; never done when it has none."""
+        return self._stdout.line
+
+    @property
+    def said_so_far(self) -> tuple[bytes, bytes]:
+        """What stdout and stderr had until now, up to their limits."""
+        return self._stdout.so_far, self._stderr.so_far
 
     @property
     def pid(self) -> int:

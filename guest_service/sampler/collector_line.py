@@ -53,6 +53,9 @@ def parse_line(data: bytes) -> guest_api_pb2.GpuInfoResponse:
         sample = _DECODER.decode(data)
     except msgspec.MsgspecError as error:
         raise CollectorLineError(str(error)) from error
+    except UnicodeDecodeError as error:
+        # msgspec before 0.23 lets it through.
+        raise CollectorLineError(f"not UTF-8: {error.reason} at byte {error.start}") from error
     return _to_message(sample)
 
 

@@ -12,17 +12,20 @@ import logging
 import re
 import signal
 from collections.abc import Sequence
+from typing import Any
 
-from guest_service.clock import Clock, boottime
 from guest_service.sampler.child import Child, Ended
 from guest_service.sampler.collector_line import CollectorLineError, parse_line
 from guest_service.sampler.outcome import Outcome, OutcomeKind, failure
+from guest_transport.clock import Clock, boottime
 from guest_transport.logs import escape
 
 log = logging.getLogger(__name__)
 
 # One H200 takes 0.1 s; two orders of headroom for many cards without persistence mode (8 s were reported).
 TIMEOUT_SECONDS = 10.0
+# From the collector's line to its end: nvmlShutdown takes milliseconds. A driver that hangs in it has said all that it had to say.
+ENDING_SECONDS = 1.0
 # From SIGTERM to SIGKILL. NVML needs well under a second to close a device; a minute would only keep a hung process.
 GRACE_SECONDS = 2.0
 # A killed process is gone in milliseconds; after this long it counts as stuck and is worth a log line.
@@ -43,8 +46,8 @@ LAST_WORDS_CHARACTERS = 200
 class Sampler:
     """Takes samples by running `argv`, which prints one line of JSON and exits with 0.
 
-    sample() returns at the latest `timeout_seconds` after it was called. A process that does not end by itself gets SIGTERM, after
-    `grace_seconds` SIGKILL, and is reaped whenever it goes.
+    sample() returns at the latest `timeout_seconds` after it was called. A process that does not end by itself, in time or within
+    `ending_seconds` after its line, gets SIGTERM, after `grace_seconds` SIGKILL, and is reaped whenever it goes.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class Sampler:
         argv: Sequence[str],
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        ending_seconds: float = ENDING_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
         kill_patience_seconds: float = KILL_PATIENCE_SECONDS,
         clock: Clock = boottime,
     ) -> None:
         self._argv = tuple(argv)
         self.timeout_seconds = timeout_seconds
+        self._ending_seconds = ending_seconds
         self._grace_seconds = grace_seconds
         self._kill_patience_seconds = kill_patience_seconds
         self._clock = clock
@@ -86,17 +91,29 @@ class Sampler:
         self._child = child
         child.ended.add_done_callback(self._on_gone)
         try:
-            await asyncio.wait({child.ended}, timeout=self.timeout_seconds)
+            await self._wait(child)
         except asyncio.CancelledError:
             self._terminate(child)
             raise
         took = self._clock() - started
         if child.ended.done() and not child.ended.cancelled():
             return self._judge(child.ended.result(), took)
-        log.warning("collector process %d did not answer within %g s; ending it", child.pid, self.timeout_seconds)
         self._terminate(child)
+        if child.stdout_line.done():
+            log.warning("collector process %d gave its sample and does not end; ending it", child.pid)
+            return self._judge_line(*child.said_so_far, took)
+        log.warning("collector process %d did not answer within %g s; ending it", child.pid, self.timeout_seconds)
         reason = f"the GPU driver did not answer within {self.timeout_seconds:g} s; the collector was told to end"
         return failure(OutcomeKind.TIMEOUT, reason, took)
+
+    async def _wait(self, child: Child) -> None:
+        """Until the process ends, its time is over, or it has said its line and had a moment to end."""
+        deadline = asyncio.get_running_loop().time() + self.timeout_seconds
+        either: set[asyncio.Future[Any]] = {child.ended, child.stdout_line}  # Any: which of them it was is asked below
+        await asyncio.wait(either, timeout=self.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not child.ended.done() and child.stdout_line.done():
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait({child.ended}, timeout=min(self._ending_seconds, max(0.0, left)))
 
     async def close(self) -> None:
         """End the process that may run, within CLOSE_GRACE_SECONDS plus KILL_PATIENCE_SECONDS; no other is started."""
@@ -161,14 +178,23 @@ class Sampler:
         if ended.stdout_overflowed:
             reason = f"the GPU collector printed more than {STDOUT_LIMIT_BYTES} bytes"
             return failure(OutcomeKind.UNREADABLE, reason, took)
-        if ended.status != 0:
-            return failure(OutcomeKind.CRASH, f"the GPU collector {say_status(ended.status)}{last_words(ended.stderr)}", took)
+        sample = self._judge_line(ended.stdout, ended.stderr, took)
+        if ended.status == 0:
+            return sample
+        reason = f"the GPU collector {say_status(ended.status)}{last_words(ended.stderr)}"
+        # By a signal the driver's end can take the process after its line; a status of its own says that the line is none.
+        if ended.status > 0 or sample.kind is OutcomeKind.UNREADABLE:
+            return failure(OutcomeKind.CRASH, reason, took)
+        log.warning("%s, after it had given its sample", reason)
+        return sample
+
+    def _judge_line(self, stdout: bytes, stderr: bytes, took: float) -> Outcome:
         try:
-            reply = parse_line(ended.stdout)
+            reply = parse_line(stdout)
         except CollectorLineError as error:
             return failure(OutcomeKind.UNREADABLE, f"the GPU collector's output is not a sample: {error}", took)
         kind = OutcomeKind.DRIVER_ERROR if reply.error else OutcomeKind.SAMPLE
-        return Outcome(kind, reply, took, failed_cc_queries=len(CC_COMPLAINT.findall(ended.stderr)))
+        return Outcome(kind, reply, took, failed_cc_queries=len(CC_COMPLAINT.findall(stderr)))
 
     def _log_stderr(self, stderr: bytes) -> None:
         """Once per change: a driver that complains on every sample would fill the log with one sentence."""

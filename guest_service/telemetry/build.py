@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from guest_service.clock import Clock, boottime
 from guest_service.collector.command import collector_command
 from guest_service.inventory import simulated_inventory
 from guest_service.sampler import Sampler
@@ -14,6 +14,7 @@ from guest_service.sampler.sampler import TIMEOUT_SECONDS
 from guest_service.simulator import Rack
 from guest_service.telemetry.gate import CardFacts, Gate, facts_of
 from guest_service.telemetry.gpu_telemetry import GpuTelemetry
+from guest_transport.clock import Clock, boottime
 
 # Most scrapers come every 15 s; 5 s lets a person who reloads a page see movement, and keeps a busy dashboard below 2 % of a core.
 SAMPLE_TTL_SECONDS = 5.0
@@ -38,7 +39,8 @@ def build_telemetry(
     `collector` is the argument list that takes one sample, collector_command() with the library or the rack when it is not given.
     """
     if collector is None:
-        collector = collector_command(nvml_library=nvml_library, simulate=None if simulate is None else simulate.name)
+        rack = None if simulate is None else simulate.name
+        collector = collector_command(nvml_library=nvml_library, simulate=rack, parent=os.getpid())
     return GpuTelemetry(
         Gate(facts_of(sysfs) if simulate is None else simulated_facts(simulate), clock),
         Sampler(collector, timeout_seconds=sample_timeout_seconds, clock=clock),

@@ -13,9 +13,9 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from guest_service.clock import Clock
 from guest_service.sampler import Outcome, OutcomeKind
 from guest_service.sampler.outcome import failure
+from guest_transport.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guest_api import guest_api_pb2
-from guest_service.clock import Clock
 from guest_service.inventory import Inventory, InventoryError, bound_driver, holds_for_others, read_inventory
+from guest_transport.clock import Clock
 
 log = logging.getLogger(__name__)
 

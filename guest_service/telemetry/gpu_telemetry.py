@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from guest_api import guest_api_pb2
-from guest_service.clock import Clock
 from guest_service.inventory import Inventory
 from guest_service.sampler import Outcome, OutcomeKind
 from guest_service.sampler.outcome import failure
@@ -20,6 +19,7 @@ from guest_service.telemetry.ahead import Ahead
 from guest_service.telemetry.cell import Cell
 from guest_service.telemetry.gate import Gate
 from guest_service.telemetry.lost_cards import KnownCards
+from guest_transport.clock import Clock
 
 log = logging.getLogger(__name__)
 

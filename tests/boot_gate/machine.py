@@ -98,8 +98,8 @@ class Machine:
 
     def command(self, *options: str) -> list[str]:
         """The door's command line, with this machine's bus and policy."""
-        door = "import sys; from guest_service.boot_gate.cli import boot_gate; boot_gate(sys.argv[1:], prog_name='guest-service boot-gate')"
-        return [sys.executable, "-c", door, "--policy", str(self.write_policy()), "--sysfs", str(self.folder / "sys"), *options]
+        door = [sys.executable, "-m", "guest_service", "boot-gate"]
+        return [*door, "--policy", str(self.write_policy()), "--sysfs", str(self.folder / "sys"), *options]
 
     def gate(self, *options: str) -> Outcome:
         """Run the door to its end, with a JSON report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -170,6 +171,22 @@ def test_it_has_no_input_and_none_of_our_descriptors() -> None:
 def test_a_program_that_cannot_start_is_said_to(program: str) -> None:
     with pytest.raises(UnreadableError, match=f"^verifier: {program} cannot be started: "):
         run_bounded([program], what="verifier", seconds=PLENTY_SECONDS, stdout_limit_bytes=LIMIT_BYTES)
+
+
+def test_a_program_that_cannot_be_watched_is_not_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    pids: list[int] = []
+
+    def forbidden(pid: int, flags: int = 0) -> int:
+        pids.append(int(started.read_text(encoding="ascii")))
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    # As under a sandbox that knows no pidfd_open(2).
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    with pytest.raises(UnreadableError, match="verifier: cannot be watched: Operation not permitted; killed"):
+        run(f"open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
+    assert gone(pids[0])
 
 
 def test_no_descriptor_is_left_open() -> None:

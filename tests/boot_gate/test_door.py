@@ -241,6 +241,19 @@ def test_a_gate_that_is_stopped_is_shut_and_takes_its_verifier_along(machine: Ma
     assert not Path(f"/proc/{verifier}").exists()
 
 
+def test_an_impatient_operator_leaves_no_verifier_behind_either(machine: Machine) -> None:
+    started = machine.folder / "started"
+    os.mkfifo(started)
+    machine.does(f"open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
+    gate = subprocess.Popen(machine.command("-o", "json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    verifier = int(started.read_text(encoding="ascii"))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        gate.send_signal(number)
+    gate.communicate(timeout=30)
+    assert gate.returncode != 0
+    assert not Path(f"/proc/{verifier}").exists()
+
+
 def test_the_claims_are_counted_against_the_bus(machine: Machine, scripted_nvml: MakeNvml) -> None:
     machine.add_card("0001:01:00.0")
     library = str(scripted_nvml("cards 2\n").path)

@@ -165,6 +165,24 @@ def test_a_signal_ends_it_at_once_inside_a_call_of_the_driver_and_without_a_trac
         assert process.stdout.read() == b""
 
 
+def test_ctrl_c_ends_it_also_while_the_library_is_still_being_loaded(tmp_path: Path) -> None:
+    source, library = tmp_path / "hang.c", tmp_path / "libnvidia-ml.so.1"
+    source.write_text(
+        '#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { if (write(2, "loading\\n", 8)) for (;;) pause(); }\n'
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    read_end, write_end = os.pipe()
+    command = collector_command(nvml_library=library)
+    with open(read_end, "rb") as stderr, subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=write_end) as process:
+        os.close(write_end)
+        assert stderr.readline() == b"loading\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(TIMEOUT_SECONDS) == -signal.SIGINT
+        finally:
+            process.kill()
+
+
 def test_a_crash_of_the_driver_prints_no_result(scripted_nvml: Make) -> None:
     crashed = run(collector_command(nvml_library=scripted_nvml("nvmlDeviceGetUUID 0 * abort").path))
     assert (crashed.status, crashed.stdout) == (-signal.SIGABRT, "")
@@ -283,3 +301,13 @@ def test_2000_samples_with_mixed_errors_leave_no_memory_descriptor_or_thread(scr
     soaked = run([sys.executable, "-c", code])
     assert soaked.status == 0, soaked.stderr
     assert int(soaked.stdout) < 2 * 1024  # KiB
+
+
+def test_a_collector_whose_agent_is_gone_before_it_begins_ends_at_once(scripted_nvml: Make) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    library = scripted_nvml("nvmlInit_v2 - * sleep 3600000").path
+    late = run(collector_command(nvml_library=library, parent=gone.pid))
+    assert (late.status, late.stdout, late.stderr) == (0, "", "")
+    mine = run(collector_command(nvml_library=scripted_nvml().path, parent=os.getpid()))
+    assert len(mine.sample["gpus"]) == 1

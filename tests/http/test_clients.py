@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from guest_service.http.connections import ClientLimits
 from guest_service.http.server import HttpServer
 from guest_transport.addresses import TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
+from guest_transport.http.connections import ClientLimits
 from tests.http.guests import Engine, Guest, containers, served
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_answer, read_chunk, read_head, request
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import Container, GpuDevice, GpuInfoResponse, SystemInfo
-from guest_service.dashboard import formats
 from guest_service.dashboard.render import Dashboard, Pages
 from guest_service.dashboard.view import card_view, container_views, gpu_view, system_view
+from guest_transport.http import formats
 from tests.http.guests import Bus, Engine, Gpus, Guest, Shown, containers, h200s, served
 from tests.http.web import get
 

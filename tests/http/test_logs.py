@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import Container
-from guest_service.http.bounded_stream import BoundedStream
 from guest_service.http.log_pages import find_container
 from guest_service.http.log_query import LogQuery, LogQueryError, parse_log_query
+from guest_transport.http.bounded_stream import BoundedStream
 from tests.http.guests import Engine, Guest, Shown, containers, served
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_chunk, read_head, request
 

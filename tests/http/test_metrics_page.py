@@ -9,8 +9,8 @@ import pytest
 
 from guest_api.guest_api_pb2 import DiskInfo, GpuInfoResponse
 from guest_metrics.exposition import Format
-from guest_service.http.answers import wants_gzip
-from guest_service.http.metrics_page import page_seconds
+from guest_metrics.scrape_time import page_seconds
+from guest_transport.http.answers import wants_gzip
 from tests.http.guests import Bus, Engine, Gpus, Guest, Shown, Stats, containers, h200s, served
 from tests.http.web import get
 from tests.metrics.readers import at, needs_promtool, promtool_complaints, read

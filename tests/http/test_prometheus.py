@@ -62,16 +62,19 @@ class Prometheus:
             while ((await self.value(expression)) or 0) < before + times:
                 await asyncio.sleep(0.05)  # the scrapes are Prometheus's own, no clock of ours drives them
 
+    async def targets(self) -> list[dict[str, Any]]:
+        return list((await self._get("/api/v1/targets"))["activeTargets"])
+
     async def target(self) -> dict[str, Any]:
-        [target] = (await self._get("/api/v1/targets"))["activeTargets"]
-        return dict(target)
+        [target] = await self.targets()
+        return target
 
 
 @asynccontextmanager
-async def prometheus(target: TcpAddress, folder: Path) -> AsyncGenerator[Prometheus, None]:
+async def prometheus(target: TcpAddress, folder: Path, configuration: str = CONFIG) -> AsyncGenerator[Prometheus, None]:
     assert PROMETHEUS is not None
     config = folder / "prometheus.yml"
-    config.write_text(CONFIG.format(target=target))
+    config.write_text(configuration.format(target=target))
     process = await asyncio.create_subprocess_exec(
         PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", "--web.listen-address=127.0.0.1:0",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,

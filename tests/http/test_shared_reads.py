@@ -9,7 +9,7 @@ import pytest
 
 from guest_api.guest_api_pb2 import Container, ListContainersResponse
 from guest_service.http.container_board import FOLLOW_SECONDS, KEEP_SECONDS, REFRESH_SECONDS, ContainerBoard, Listing
-from guest_service.http.shared_look import SharedLook
+from guest_transport.http.shared_look import SharedLook
 
 
 class Thing:

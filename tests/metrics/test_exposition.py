@@ -90,7 +90,7 @@ def test_a_page_of_many_guests_keeps_each_family_together_and_every_sample(form:
         at("dstack_guest_cpus", vm_id=f"vm-{guest}"): guest for guest in range(5)
     }
     assert body == b"".join(chunks(fragments, form))
-    assert sum(fragment.size_bytes for fragment in fragments) < len(body)
+    assert sum(fragment.size for fragment in fragments) < len(body)
 
 
 def test_openmetrics_says_unit_and_end_and_names_counters_and_infos_without_their_suffix() -> None:

@@ -55,7 +55,8 @@ def test_each_command_has_the_version_of_the_wheel(programs: Path) -> None:
 
 
 def test_a_simulated_guest_is_sampled_served_shown_and_asked_through_the_proxy(programs: Path, tmp_path: Path) -> None:
-    assert len(json.loads(said(programs / "guest-service", "gpu-info", "--simulate", "h200x8"))["gpus"]) == 8
+    for rack, cards in {"h200": 1, "h200x8": 8, "none": 0, "no-driver": 0}.items():
+        assert len(json.loads(said(programs / "guest-service", "gpu-info", "--simulate", rack))["gpus"]) == cards
     grpc, http, proxy = tmp_path / "g", tmp_path / "h", tmp_path / "p"
     config = tmp_path / "config.toml"
     config.write_text("[http]\npublic_sysinfo = true\n", encoding="utf-8")

@@ -74,7 +74,10 @@ def test_every_package_says_that_it_is_typed_and_generated_code_has_its_stubs(wh
 def test_templates_racks_and_the_licence_travel_with_the_code(wheel_names: set[str]) -> None:
     for wanted in (
         "guest_service/dashboard/templates/page.html",
-        "guest_service/dashboard/assets/dashboard.css",
+        "guest_service/dashboard/assets/dashboard.js",
+        "guest_transport/http/assets/look.css",
+        "vmm_proxy/dashboard/templates/guest.html",
+        "vmm_proxy/dashboard/assets/fleet.js",
         "guest_service/simulator/racks/h200.toml",
         f"guestscope-{VERSION}.dist-info/licenses/LICENSE",
     ):

@@ -58,8 +58,9 @@ async def run(*arguments: str) -> tuple[int, str, str]:
 
 @contextlib.asynccontextmanager
 async def serving(*arguments: str, env: dict[str, str] | None = None) -> AsyncIterator[ProxyProcess]:
-    """`vmm-proxy serve` with `arguments`, listening; killed at the end if it still runs."""
-    proxy = await start("serve", *arguments, env=env)
+    """`vmm-proxy serve` with `arguments`, listening; without pages unless `arguments` say so; killed at the end if it still runs."""
+    pages = () if "--http" in arguments else ("--http", "off")
+    proxy = await start("serve", *arguments, *pages, env=env)
     try:
         await proxy.listening()
         yield proxy

@@ -122,6 +122,17 @@ def test_each_guest_has_a_page_for_a_browser(folder: Path) -> None:
             assert "GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e208" in answer.read().decode()
 
 
+def test_the_proxy_has_a_page_with_every_guest_on_it(folder: Path) -> None:
+    with _running(folder) as (_, shown):
+        [page] = re.findall(r"^proxy .* page (http://127\.0\.0\.1:\d+/)$", shown, re.MULTILINE)
+        with urllib.request.urlopen(page, timeout=10) as answer:
+            text = answer.read().decode()
+        assert "GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e208" in text
+        assert 'data-guest="vm-none"' in text
+        with urllib.request.urlopen(f"{page}metrics", timeout=10) as answer:
+            assert 'vmm_proxy_guest_up{vm_id="vm-h200x8"} 1' in answer.read().decode()
+
+
 def test_a_child_that_dies_while_it_runs_ends_the_demo_with_its_name(folder: Path) -> None:
     with _running(folder) as (process, _):
         os.kill(_children(process.pid)[0], signal.SIGKILL)

@@ -26,8 +26,16 @@ async def samplers() -> AsyncIterator[Callable[..., Sampler]]:
     made: list[Sampler] = []
     before = set(children_of())
 
-    def make(argv: list[str], *, timeout_seconds: float = 20.0, grace_seconds: float = 0.2) -> Sampler:
-        sampler = Sampler(argv, timeout_seconds=timeout_seconds, grace_seconds=grace_seconds, kill_patience_seconds=5.0)
+    def make(
+        argv: list[str], *, timeout_seconds: float = 20.0, ending_seconds: float = 10.0, grace_seconds: float = 0.2
+    ) -> Sampler:
+        sampler = Sampler(
+            argv,
+            timeout_seconds=timeout_seconds,
+            ending_seconds=ending_seconds,
+            grace_seconds=grace_seconds,
+            kill_patience_seconds=5.0,
+        )
         made.append(sampler)
         return sampler
 
@@ -100,6 +108,14 @@ async def test_every_other_end_is_a_failure_with_its_reason(
     assert reason in outcome.reply.error
     assert "\n" not in outcome.reply.error
     assert outcome.reply == guest_api_pb2.GpuInfoResponse(error=outcome.reply.error)
+
+
+@pytest.mark.parametrize("end", ["kill -SEGV $$", "trap '' TERM; sleep 30 & wait", "kill -STOP $$"])
+async def test_a_driver_that_cannot_end_loses_no_sample(samplers: Callable[..., Sampler], end: str) -> None:
+    sampler = samplers(shell(f"echo '{line_of(SAMPLE).strip()}'; {end}"), ending_seconds=0.1)
+    outcome = await sampler.sample()
+    assert (outcome.kind, outcome.reply) == (OutcomeKind.SAMPLE, SAMPLE)
+    assert outcome.took_seconds < 10
 
 
 async def test_a_flood_on_stdout_is_cut_short_and_refused_without_being_kept(samplers: Callable[..., Sampler]) -> None:

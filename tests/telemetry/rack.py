@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Self
 
 from guest_api import guest_api_pb2
-from guest_service.clock import Clock
 from guest_service.inventory import Inventory, simulated_inventory
 from guest_service.sampler import Outcome, OutcomeKind
 from guest_service.sampler.outcome import failure
 from guest_service.telemetry.gate import CardFacts, Gate
 from guest_service.telemetry.gpu_telemetry import GpuTelemetry
+from guest_transport.clock import Clock
 from tests.telemetry.virtual_time import virtual_loop
 
 TTL = 5.0

@@ -102,3 +102,11 @@ def test_only_a_service_that_takes_sighup_is_sent_one() -> None:
         handled = any(word in source for source in sources for word in ("SIGHUP", "reloaded_on_hangup"))
         sent = any(line.startswith("ExecReload=") for line in lines_of(unit))
         assert handled or not sent, f"{unit} reloads by a signal that {program} does not take"
+
+
+def test_a_secret_that_was_not_given_does_not_keep_the_proxy_from_starting() -> None:
+    # With a path after the name systemd refuses to start the unit without the file; a bare name is looked up in the credential stores.
+    wanted = [line.partition("=")[2] for line in lines_of("vmm-proxy.service") if line.startswith("LoadCredential=")]
+    assert "vmm-proxy.tokens" in wanted
+    assert "vmm-proxy.tls-key" in wanted
+    assert not [name for name in wanted if ":" in name]

@@ -26,6 +26,8 @@ REPOSITORY = Path(__file__).parents[2]
 # Boot takes 5 s on two idle cores, and a scenario half a minute; a machine that is busy beside takes several times as long.
 END_LIMIT_SECONDS = 240.0
 RESULTS_FILE = "results.json"
+# no_timer_check: on a busy machine the emulated timer may be late enough for the kernel to take it for broken, and panic.
+KERNEL_LINE = "console=ttyS0 panic=-1 quiet no_timer_check nowatchdog"
 # For the root over 9p; a scenario adds its own.
 ROOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p")
 
@@ -50,30 +52,67 @@ class Machine:
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
         self.process = process
-        self._folder = folder
+        # What it shares with its test.
+        self.folder = folder / "results"
+        self._console_file = folder / "console"
 
     async def results(self) -> dict[str, Any]:
         """Wait until it powered itself off; what its program left. Any: whatever a scenario writes, as JSON."""
-        await asyncio.wait_for(self.process.wait(), END_LIMIT_SECONDS)
-        file = self._folder / "results" / RESULTS_FILE
-        assert file.exists(), f"it ended without results:\n{self.console()}"
+        await self.ends()
+        return self.left()
+
+    async def ends(self) -> None:
+        """Wait until it powered itself off; nothing else makes QEMU end well."""
+        try:
+            await asyncio.wait_for(self.process.wait(), END_LIMIT_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"it does not end:\n{self.story()}") from None
+        assert "Power down" in self._console(), f"it ended in another way:\n{self.story()}"
+
+    async def leaves(self) -> None:
+        """Wait until its program has left something, while it goes on."""
+        async with asyncio.timeout(END_LIMIT_SECONDS):
+            while not (self.folder / RESULTS_FILE).exists():
+                assert self.process.returncode is None, f"it ended:\n{self.story()}"
+                # The folder is QEMU's; a look now and then is all that it takes.
+                await asyncio.sleep(0.1)
+
+    def left(self) -> dict[str, Any]:
+        """What its program left so far."""
+        file = self.folder / RESULTS_FILE
+        assert file.exists(), f"no results:\n{self.story()}"
         results = json.loads(file.read_text())
         assert isinstance(results, dict)
-        assert "failure" not in results, f"{results['failure']}\n{self.console()}"
+        assert "failure" not in results, f"{results['failure']}\n{self.story()}"
         return results
 
-    def console(self) -> str:
-        """The last of what it wrote to its console."""
-        return (self._folder / "console").read_text(errors="replace")[-8000:]
+    def log(self, name: str) -> str:
+        """What a server inside has logged."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def story(self) -> str:
+        """The last of all that it wrote."""
+        logs = "".join(f"{log.name}:\n{log.read_text(errors='replace')[-4000:]}\n" for log in sorted(self.folder.glob("*.log")))
+        return logs + self._console()
+
+    def _console(self) -> str:
+        return self._console_file.read_text(errors="replace")[-8000:]
 
 
 @contextlib.asynccontextmanager
 async def virtual_machine(
-    kernel: Kernel, folder: Path, scenario: str, *, modules: Sequence[str] = (), devices: Sequence[str] = (), cpus: int = 2
+    kernel: Kernel,
+    folder: Path,
+    scenario: str,
+    *,
+    modules: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    descriptors: Sequence[int] = (),
+    cpus: int = 2,
 ) -> AsyncIterator[Machine]:
-    """A machine that runs the module `scenario` as process 1, with the QEMU arguments `devices`."""
+    """A machine that runs the module `scenario` as process 1, with the QEMU arguments `devices` and the `descriptors` that they name."""
     _compile_once()
-    (folder / "results").mkdir()
+    (folder / "results").mkdir(exist_ok=True)
     program = ["/bin/sh", "-c", f"cd {str(REPOSITORY)!r} && exec {sys.executable!r} -m {scenario}"]
     environment = [f"HOME={SCRATCH}", f"TMPDIR={SCRATCH}", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE=1"]
     (folder / "initrd").write_bytes(
@@ -83,13 +122,15 @@ async def virtual_machine(
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "q35,memory-backend=memory", "-object", "memory-backend-memfd,id=memory,size=1G,share=on", "-m", "1G"),
         *("-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", str(cpus)),
-        *("-kernel", str(kernel.image), "-initrd", str(folder / "initrd"), "-append", "console=ttyS0 panic=-1 quiet"),
+        *("-kernel", str(kernel.image), "-initrd", str(folder / "initrd"), "-append", KERNEL_LINE),
         *("-serial", f"file:{folder / 'console'}"),
         *("-virtfs", f"local,path=/,mount_tag={ROOT_TAG},security_model=none,readonly=on,multidevs=remap"),
         *("-virtfs", f"local,path={folder / 'results'},mount_tag={RESULTS_TAG},security_model=none"),
         *devices,
     ]
-    process = await asyncio.create_subprocess_exec(*_dying_with_us(), QEMU, *command, stdin=asyncio.subprocess.DEVNULL)
+    process = await asyncio.create_subprocess_exec(
+        *_dying_with_us(), QEMU, *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=descriptors
+    )
     try:
         yield Machine(process, folder)
     finally:

@@ -25,7 +25,7 @@ async def test_guestctl_sees_a_gpu_through_proxy_and_agent_over_vsock_and_a_cid_
     # The closed guest lets in the host alone, and this caller is the machine itself.
     assert results["closed"]["status"] != 0
     assert "guest closed" in results["closed"]["stderr"]
-    assert "CID 1" in results["closed_log"]
+    assert "CID 1" in machine.log("closed")
     assert results["peer"] == {"cid": 1, "closed_port": "ECONNRESET"}
     assert results["foreign_cid"].startswith("vsock:77:8000: cannot listen: the CID is not this machine's")
     assert results["taken"] == "vsock:any:8000: cannot listen: port 8000 is taken"

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from guest_transport.peers import Peers
+from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.method_roles import is_open
@@ -39,13 +40,21 @@ class Gate(grpc.aio.ServerInterceptor):
     """Stands in front of a server's services. `needed` is the role of each method by path; `clock` is monotonic."""
 
     def __init__(
-        self, access: Access, peers: Peers, trail: AuditTrail, needed: Mapping[str, Role], clock: Callable[[], float]
+        self,
+        access: Access,
+        peers: Peers,
+        trail: AuditTrail,
+        needed: Mapping[str, Role],
+        clock: Callable[[], float],
+        *,
+        counts: CallCounts | None = None,
     ) -> None:
         self._access = access
         self._peers = peers
         self._trail = trail
         self._needed = needed
         self._refusals = Scarce(clock)
+        self._counts = counts
         # By path, and only of methods that are served; made at a method's first call.
         self._guarded: dict[str, Handler] = {}
 
@@ -137,6 +146,8 @@ class Gate(grpc.aio.ServerInterceptor):
             permit = Permit(self._access, shown, needed)
             permit.require_role()
         except CallError as error:
+            if self._counts is not None:
+                self._counts.refused(path, error)
             self._note_refusal(path, shown, request, error)
             raise
         grant_permit(permit)

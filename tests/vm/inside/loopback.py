@@ -10,28 +10,25 @@ from guest_transport.addresses import VSOCK_CID_ANY, VsockAddress
 from guest_transport.errors import ListenError
 from guest_transport.vsock import listen, own_cid
 from tests.vm.initrd import SCRATCH
-from tests.vm.inside.scenario import Results, Server, command, run_as_first_process, written
+from tests.vm.inside.scenario import Results, Server, gpus_by_guestctl, patient_guest, run_as_first_process
 
 PROXY = f"unix:{SCRATCH}/proxy.sock"
 
 
 async def scenario() -> Results:
     """Two guests on one machine: the first lets its own machine in, the second only the host, as is the default."""
-    config = written("open.toml", "[grpc]\nvsock_cids = [1]\nlisten = ['vsock:any:8000']\n")
-    open_guest = Server("open", ["guest_service", "serve", "--config", str(config), "--http", "off", "--simulate", "h200"])
+    open_guest = patient_guest("open", listen="vsock:any:8000", cids=[1])
     closed_guest = Server("closed", ["guest_service", "serve", "--grpc", "vsock:any:8001", "--http", "off", "--simulate", "h200"])
     guests = {"vm": "vsock:local:8000", "closed": "vsock:local:8001"}
     flags = [f"--guest={name}={address}" for name, address in guests.items()]
     proxy = Server("proxy", ["vmm_proxy", "serve", "--grpc", PROXY, *flags])
     await asyncio.gather(*(server.says("listening on") for server in (open_guest, closed_guest, proxy)))
-    guestctl = ("guest_client.guestctl", "gpu", "--proxy", PROXY, "-o", "json")
-    vm, closed = await asyncio.gather(*(asyncio.to_thread(command, *guestctl, name) for name in ("vm", "closed")))
+    vm, closed = await asyncio.gather(*(asyncio.to_thread(gpus_by_guestctl, PROXY, name) for name in ("vm", "closed")))
     return {
         "own_cid": own_cid(),
         "peer": _peer_of_a_connection(),
         "vm": vm,
         "closed": closed,
-        "closed_log": closed_guest.log(),
         "foreign_cid": _refusal(VsockAddress(77, 8000)),
         "taken": _refusal(VsockAddress(VSOCK_CID_ANY, 8000)),
     }

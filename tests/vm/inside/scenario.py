@@ -19,6 +19,7 @@ from tests.vm.machine import RESULTS_FILE
 # Both take seconds; emulated on a machine that does other things beside, a minute was seen.
 LISTEN_LIMIT_SECONDS = 150.0
 COMMAND_LIMIT_SECONDS = 90.0
+TRIES = 5
 
 # Any: what a scenario found, as JSON.
 Results = dict[str, Any]
@@ -33,9 +34,23 @@ def run_as_first_process(scenario: Callable[[], Awaitable[Results]]) -> None:
     except BaseException:
         # Whatever it is, the test outside shall read it.
         results = {"failure": traceback.format_exc()}
-    (RESULTS / RESULTS_FILE).write_text(json.dumps(results))
-    os.sync()
+    leave(results)
     power_off()
+
+
+def leave(results: Results) -> None:
+    """Give `results` to the test outside, whole or not at all."""
+    unfinished = RESULTS / f".{RESULTS_FILE}"
+    unfinished.write_text(json.dumps(results))
+    unfinished.rename(RESULTS / RESULTS_FILE)
+    os.sync()
+
+
+async def told(name: str) -> None:
+    """Wait until the test outside makes the file `name`."""
+    while not (RESULTS / name).exists():
+        # Shares over 9p tell of no change.
+        await asyncio.sleep(0.1)
 
 
 async def _timed(scenario: Callable[[], Awaitable[Results]]) -> Results:
@@ -50,10 +65,10 @@ def power_off() -> None:
 
 
 class Server:
-    """A server of ours in the machine, with its log in a file."""
+    """A server of ours in the machine, with its log where the test outside reads it."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        self._log = SCRATCH / f"{name}.log"
+        self._log = RESULTS / f"{name}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen([sys.executable, "-m", *arguments], stdin=subprocess.DEVNULL, stderr=log)
 
@@ -81,6 +96,25 @@ def command(*arguments: str) -> dict[str, Any]:
         timeout=COMMAND_LIMIT_SECONDS,
     )
     return {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+
+def gpus_by_guestctl(proxy: str, guest: str) -> dict[str, Any]:
+    """guestctl's answer, asked again while the guest has no sample yet: in emulation the first one may take half a minute."""
+    for _ in range(TRIES):
+        answer = command("guest_client.guestctl", "gpu", "--proxy", proxy, "-o", "json", guest)
+        if answer["status"] != 0 or json.loads(answer["stdout"])["gpus"]:
+            break
+    return answer
+
+
+def patient_guest(name: str, *, listen: str, cids: Sequence[int] = (2,)) -> Server:
+    """An agent with a simulated card that lets in `cids`, and has time for a sample even in here."""
+    config = written(
+        f"{name}.toml",
+        f"[grpc]\nlisten = ['{listen}']\nvsock_cids = {list(cids)}\n"
+        "[gpu]\nsimulate = 'h200'\nsample_timeout_seconds = 60\nfailure_backoff_seconds = 1\n",
+    )
+    return Server(name, ["guest_service", "serve", "--config", str(config), "--http", "off"])
 
 
 def written(name: str, text: str) -> Path:

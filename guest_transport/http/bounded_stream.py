@@ -8,8 +8,11 @@ Rejected: asyncio.timeout around a generator's yield (it would cancel whoever re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Self
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 
 class BoundedStream:
@@ -20,7 +23,7 @@ class BoundedStream:
         self._chunks = chunks
         self._now = loop.time
         self._deadline = loop.time() + seconds
-        self._stop = loop.create_task(stopping.wait(), name="log stream: stopping")
+        self._stop = loop.create_task(stopping.wait(), name="stream: stopping")
         self._step: asyncio.Future[bytes | None] | None = None
 
     def __aiter__(self) -> Self:
@@ -52,3 +55,29 @@ class BoundedStream:
             self._step.exception()
         if isinstance(self._chunks, AsyncGenerator):
             await self._chunks.aclose()
+
+
+class StreamAnswer(StreamingResponse):
+    """A streamed answer of `chunks`, which are made from `stream`; however it ends, `stream` is closed and `leave` called."""
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        stream: BoundedStream,
+        leave: Callable[[], None],
+        *,
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(chunks, media_type=media_type, headers=headers)
+        self._stream = stream
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # Here and not in the generator: there a client that went away cancels every further await.
+            self._leave()
+            await self._stream.aclose()

@@ -1,0 +1,44 @@
+"""Renders the dashboard: one guest at a time, so that a page of a thousand holds nobody up. Everything is escaped by jinja2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from guest_transport.http.pages import Assets, templates, utf8
+from vmm_proxy.dashboard.summary import Summary
+from vmm_proxy.dashboard.view import GuestRows
+
+_HERE = Path(__file__).parent
+
+
+class Pages:
+    """The page's parts in their order: head, guests, foot. The summary is in the head, and sent alone when it changes.
+
+    Making it reads files.
+    """
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.assets = Assets(_HERE / "assets")
+        environment = templates(_HERE / "templates", self.assets)
+        environment.globals["version"] = version
+        self._head = environment.get_template("head.html")
+        self._summary = environment.get_template("summary.html")
+        self._guest = environment.get_template("guest.html")
+        self._foot = environment.get_template("foot.html")
+
+    def head(self, fleet: Summary) -> bytes:
+        """Everything before the first guest."""
+        return utf8(self._head.render(s=fleet))
+
+    def summary(self, fleet: Summary) -> str:
+        """The summary alone."""
+        return self._summary.render(s=fleet)
+
+    def guest(self, rows: GuestRows) -> str:
+        """One guest's rows."""
+        return self._guest.render(g=rows)
+
+    def foot(self) -> bytes:
+        """Everything after the last guest."""
+        return utf8(self._foot.render())

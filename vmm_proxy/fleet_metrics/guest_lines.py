@@ -1,0 +1,113 @@
+"""One guest's sample lines.
+
+What an answer says stands still until the next answer, and its lines are kept with it; what grows by itself (ages) is made anew for each
+page. Of a guest whose answers are too old only its state is said: absent is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
+from guest_metrics import gpu, guest, table
+from guest_metrics.exposition import LabelText, Lines, thousandths
+from guest_metrics.forms import NOTHING, KeptForm, filled
+from vmm_proxy.directory import GuestEntry
+from vmm_proxy.fleet_metrics.labels import own_labels
+from vmm_proxy.fleet_metrics.last_known import LastKnown
+
+
+def add_answers(lines: Lines, known: LastKnown, now: float) -> None:
+    """The lines of the guest's answers, without what grows by itself."""
+    if gpus := known.gpus.shown(now):
+        _add_gpus(lines, gpus)
+        add_host_addresses(lines, gpus, known.entry.gpus)
+    if system := known.system.shown(now):
+        guest.add_system(lines, system)
+    if containers := known.containers.shown(now):
+        guest.add_containers(lines, containers.containers)
+
+
+def add_ages(lines: Lines, labels: LabelText, known: LastKnown, now: float) -> None:
+    """Whether the guest is up, how long ago it answered, and how old its sample is now."""
+    up = known.up
+    if up is not None:
+        lines.put(table.PROXY_GUEST_UP, labels, int(up))
+    answered_at = known.answered_at
+    if answered_at is not None:
+        lines.put(table.PROXY_GUEST_ANSWER_AGE, labels, thousandths(_milliseconds(now - answered_at)))
+    gpus = known.gpus.shown(now)
+    if gpus is not None and gpus.HasField("sample_age_ms"):
+        age = gpus.sample_age_ms + _milliseconds(now - known.gpus.received_at)
+        lines.put(table.GPU_SAMPLE_AGE, labels, thousandths(age))
+
+
+def add_host_addresses(lines: Lines, reply: GpuInfoResponse, host_addresses: Sequence[str]) -> None:
+    """What joins each card's address in the guest to its address on the host."""
+    # The directory names cards in the guest's order. With one more or fewer than the guest sees, which is which is not known.
+    if host_addresses and sorted(device.index for device in reply.gpus) == list(range(len(host_addresses))):
+        for device in reply.gpus:
+            address = host_addresses[device.index]
+            lines.add(table.PROXY_GUEST_GPU_INFO, 1, str(device.index), device.uuid, device.pci_bus_id, address)
+
+
+def _add_gpus(lines: Lines, reply: GpuInfoResponse) -> None:
+    gpu.add_gpus(lines, reply, with_age=False)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
+
+
+class KeptLines:
+    """The lines of a guest's answers behind the labels of `entry`, in three parts: GPUs, system, and what seldom changes."""
+
+    __slots__ = (
+        "_containers",
+        "_empty",
+        "_gpu_form",
+        "_gpus",
+        "_system",
+        "_system_form",
+        "entry",
+        "gpus",
+        "labels",
+        "rest",
+        "system",
+    )
+
+    def __init__(self, entry: GuestEntry, chosen: Mapping[str, str]) -> None:
+        self.entry = entry
+        self.gpus = self.system = self.rest = NOTHING
+        self._empty = Lines(own_labels(entry, chosen))
+        self.labels = self._empty.labels((), ())
+        self._gpu_form = KeptForm(_add_gpus, gpu.read_gpus)
+        self._system_form = KeptForm(guest.add_system, guest.read_system)
+        # What the parts were made of. Compared as objects: each answer is a new one.
+        self._gpus: GpuInfoResponse | None = None
+        self._system: SystemInfo | None = None
+        self._containers: ListContainersResponse | None = None
+
+    def bring_up_to_date(self, known: LastKnown, now: float) -> None:
+        """Make those parts anew of which `known` holds another answer."""
+        gpus, system, containers = known.gpus.shown(now), known.system.shown(now), known.containers.shown(now)
+        if system is not self._system:
+            self.system = self._system_form.of(system, self._empty) if system is not None else NOTHING
+        if gpus is not self._gpus:
+            self.gpus = self._gpu_form.of(gpus, self._empty) if gpus is not None else NOTHING
+        if containers is not self._containers or (gpus is not self._gpus and self.entry.gpus):
+            rest = self._empty.fresh()
+            if gpus is not None:
+                add_host_addresses(rest, gpus, self.entry.gpus)
+            if containers is not None:
+                guest.add_containers(rest, containers.containers)
+            self.rest = filled(rest)
+        self._gpus, self._system, self._containers = gpus, system, containers
+
+
+def kept_lines(known: LastKnown, chosen: Mapping[str, str]) -> KeptLines:
+    """The guest's kept lines; new ones when its entry, and so its labels, changed."""
+    kept = known.lines
+    if not isinstance(kept, KeptLines) or kept.entry is not known.entry:
+        kept = known.lines = KeptLines(known.entry, chosen)
+    return kept

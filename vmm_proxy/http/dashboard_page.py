@@ -1,0 +1,39 @@
+"""`/` and its assets: the whole table, made guest by guest, whole also for a browser without JavaScript."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from guest_transport.http.answers import answer_blocks
+from guest_transport.http.pages import HTML, PAGE_CSP, utf8
+from vmm_proxy.fleet_metrics.board import FleetBoard
+from vmm_proxy.fleet_metrics.pacing import Breath
+from vmm_proxy.http.fleet_view import FleetView
+
+# How long a person waits for a first page without wondering; guests that are down delay only that one.
+PAGE_SECONDS = 2.0
+
+
+class DashboardPage:
+    """Answers the dashboard's addresses."""
+
+    def __init__(self, board: FleetBoard, view: FleetView) -> None:
+        self._board = board
+        self._view = view
+
+    async def page(self, request: Request) -> Response:
+        """The whole page."""
+        await self._board.bring_up_to_date(self._board.guests(), PAGE_SECONDS)
+        breath = Breath()
+        blocks = [self._view.pages.head(self._view.summary())]
+        for entry in self._view.entries():
+            await breath.take()
+            if rows := self._view.rows(entry.id):
+                blocks.append(utf8(rows))
+        blocks.append(self._view.pages.foot())
+        return await answer_blocks(request, blocks, HTML, {"content-security-policy": PAGE_CSP})
+
+    async def asset(self, request: Request) -> Response:
+        """A file of the page."""
+        return await self._view.pages.assets.answer(request)

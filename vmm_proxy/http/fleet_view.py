@@ -1,0 +1,65 @@
+"""The dashboard's rows from what the board knows: made once for all who watch.
+
+Rendering a guest with 8 cards takes half a millisecond, and a hundred viewers want the same row; a row is kept until there is something
+new about its guest, or its age would be wrong by more than a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vmm_proxy.dashboard.history import History
+from vmm_proxy.dashboard.render import Pages
+from vmm_proxy.dashboard.summary import Summary, summary
+from vmm_proxy.dashboard.view import guest_rows
+from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.fleet_metrics.board import FleetBoard
+from vmm_proxy.fleet_metrics.last_known import LastKnown
+
+KEPT_SECONDS = 1.0
+
+
+class FleetView:
+    """Rows and summary now."""
+
+    def __init__(self, directory: Directory, board: FleetBoard, pages: Pages) -> None:
+        self._directory = directory
+        self._board = board
+        self.history = History(board.clock)
+        self._rows: dict[str, tuple[object, int, float, str]] = {}
+        self.pages = pages
+        board.listen(self._noted)
+
+    def entries(self) -> Sequence[GuestEntry]:
+        """Every guest of the directory, stopped ones too."""
+        return self._directory.after()
+
+    def rows(self, guest_id: str) -> str | None:
+        """One guest's rows; None for a guest that is not known any more."""
+        entry = self._directory.get(guest_id)
+        if entry is None:
+            self._rows.pop(guest_id, None)
+            return None
+        known = self._board.get(guest_id)
+        now = self._board.clock()
+        version = known.version if known else 0
+        kept = self._rows.get(guest_id)
+        if kept and kept[0] is (known or entry) and kept[1] == version and now - kept[2] <= KEPT_SECONDS:
+            return kept[3]
+        html = self.pages.guest(guest_rows(entry, known, self.history, now))
+        self._rows[guest_id] = (known or entry, version, now, html)
+        return html
+
+    def summary(self) -> Summary:
+        """The fleet in one line."""
+        return summary(self._board.guests(), len(self._directory), self._board.clock())
+
+    def forget_rows(self) -> None:
+        """Nobody watches any more."""
+        self._rows.clear()
+
+    def _noted(self, guest: LastKnown, here: bool) -> None:
+        if not here:
+            self.history.forget(guest.id)
+        elif guest.gpus.answers and guest.gpus.answer is not None:
+            self.history.note(guest.id, guest.gpus.answer.gpus)

@@ -1,0 +1,82 @@
+"""`[http]` and `[metrics]`: where pages are served, and what stands on their lines.
+
+Refused is what would show every guest's figures to a network by accident, and labels that would mean two things.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
+from guest_transport.errors import SettingsError
+from vmm_proxy.fleet_metrics.labels import chosen_labels
+
+# Loopback, so that nobody beyond this host sees the guests unless the operator says so.
+DEFAULT_LISTEN = "127.0.0.1:9880"
+# More labels would make each of 96,000 lines longer than what it says.
+LABELS_LIMIT = 16
+# What a Host header, a scrape target and an operator may say of a host and port.
+HOST_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
+
+
+class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[http]`: the pages of the proxy."""
+
+    listen: str = DEFAULT_LISTEN
+    # Pages beyond loopback: plain HTTP, to everybody who reaches the port.
+    allow_plaintext: bool = False
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[metrics]`: what stands on /metrics and /sd."""
+
+    # Labels of the directory that stand on each of a guest's lines, as vm_…; none by default, each makes every line longer.
+    labels: tuple[str, ...] = ()
+    # Whether guests are asked for their containers, whose names are their tenants'.
+    containers: bool = True
+    # Where Prometheus finds this proxy, HOST:PORT; by default as it asked for /sd.
+    target: str | None = None
+
+
+class PageSetup(msgspec.Struct, frozen=True):
+    """Both, checked; `listen` None: no pages. `labels` are label names by directory key."""
+
+    listen: Address | None
+    labels: Mapping[str, str]
+    containers: bool
+    target: str | None
+
+
+def page_setup(http: Http, metrics: Metrics, *, flag: str | None, where: str) -> PageSetup:
+    """The setup of both and of `--http`; raises SettingsError with one line."""
+    in_flag = flag is not None
+    listen = _listen(flag or http.listen, "--http" if in_flag else f"{where}: http.listen", plain=http.allow_plaintext)
+    if metrics.target is not None and not HOST_PORT.fullmatch(metrics.target):
+        raise SettingsError(f"{where}: metrics.target: must be HOST:PORT, not {metrics.target[:120]!a}")
+    if len(metrics.labels) > LABELS_LIMIT:
+        raise SettingsError(f"{where}: metrics.labels: at most {LABELS_LIMIT} labels are allowed")
+    try:
+        labels = chosen_labels(metrics.labels)
+    except ValueError as error:
+        raise SettingsError(f"{where}: metrics.labels: {error}; leave one of them out") from error
+    return PageSetup(listen, labels, metrics.containers, metrics.target)
+
+
+def _listen(text: str, where: str, *, plain: bool) -> Address | None:
+    if text == "off":
+        return None
+    try:
+        address = parse_address(text)
+    except AddressError as error:
+        raise SettingsError(f"{where}: {error}; or off for no pages") from error
+    match address:
+        case UnixAddress():
+            return address
+        case TcpAddress() if address.loopback or plain:
+            return address
+        case TcpAddress():
+            raise SettingsError(f"{where}: {address}: pages beyond loopback need http.allow_plaintext = true; or use unix:/path")
+    raise SettingsError(f"{where}: {address}: pages are served on HOST:PORT or unix:/path only")
