@@ -37,7 +37,7 @@ def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event |
             return PlainTextResponse("not ready: no GPU sample has ended yet\n", 503)
         return PlainTextResponse("ready\n")
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", dashboard.page),
             Route("/live", dashboard.live),
@@ -49,6 +49,9 @@ def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event |
         ],
         exception_handlers={HTTPException: _plain, Exception: _broken},
     )
+    # A redirect from /metrics/ would be made of the Host header, which is the client's to choose.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _plain(_request: Request, error: Exception) -> Response:
