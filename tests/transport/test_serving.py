@@ -37,7 +37,7 @@ async def test_a_start_that_fails_leaves_nothing_bound(tmp_path: Path) -> None:
     [
         ("192.0.2.1:0", "no address of this host"),
         ("no-such-host.invalid:80", "does not resolve"),
-        ("unix:/no/such/folder/s", "No such file or directory"),
+        ("unix:/no/such/folder/s", "there is no folder /no/such/folder; make it, or choose another path"),
         ("hvsock:/a:1", "vsock:any:1"),
     ],
 )
