@@ -59,7 +59,9 @@ def run(arguments: Sequence[str]) -> int:
     multiple=True,
     help="Serve gRPC there, and not at grpc.listen (default unix:/run/vmm-proxy/vmm-proxy.sock). Repeatable.",
 )
-@click.option("--http", "http_flag", metavar="ADDR|off", help="Serve pages there, and not at http.listen (default off).")
+@click.option(
+    "--http", "http_flag", metavar="ADDR|off", help="Serve pages there, and not at http.listen (default 127.0.0.1:9880)."
+)
 @click.option(
     "--guest",
     "guest_flags",
