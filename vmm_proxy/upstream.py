@@ -36,6 +36,9 @@ MISSES_BEFORE_REDIAL = 3
 # Calls with tiny deadlines could make every third call a redial; a guest that is up needs far less than this to answer on a new
 # line.
 REDIAL_PAUSE_SECONDS = 1.0
+# A caller who allows less says nothing about the guest when no answer comes: on a busy host a healthy one takes some 10 ms, and its first
+# connection as long.
+HASTY_SECONDS = 0.1
 # Calls still on a replaced line end with their own deadlines; the longest that the product sets itself is 20 s.
 OLD_LINE_GRACE_SECONDS = 20.0
 VERSION_LIMIT_BYTES = 64
@@ -193,6 +196,7 @@ class Upstream:
 
     async def _fly(self, flight: Flight, method: Method, metadata: Metadata, end: Callable[[], None]) -> None:
         outcome: Outcome
+        allowed_seconds = flight.deadline - asyncio.get_running_loop().time()
         try:
             outcome = await self._ask(method, metadata, flight.deadline)
         except CallError as error:
@@ -200,13 +204,14 @@ class Upstream:
         except asyncio.CancelledError:
             if asyncio.get_running_loop().time() >= flight.deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.
-                self._note(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, f"guest {self.guest_id}: no answer in time"))
+                missed = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, f"guest {self.guest_id}: no answer in time")
+                self._note(missed, allowed_seconds)
             raise
         except Exception:
             log.exception("a call to guest %s failed in the proxy itself", self.guest_id)
             outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {self.guest_id}: a fault of the proxy; its log says more")
         end()
-        self._note(outcome)
+        self._note(outcome, allowed_seconds)
         flight.land(outcome)
 
     async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:
@@ -253,11 +258,14 @@ class Upstream:
             self._line = None
             self._retire(line)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: Outcome, allowed_seconds: float) -> None:
+        answered = isinstance(outcome, Answer) or outcome.answered
+        missed = isinstance(outcome, CallError) and outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not answered
+        if missed and allowed_seconds < HASTY_SECONDS:
+            return
         now = self._wall_clock()
         contact = self.contact
         contact.tried_at = now
-        answered = isinstance(outcome, Answer) or outcome.answered
         reach = Reach.SERVING if answered else Reach.UNREACHABLE
         if answered:
             contact.answered_at = now
@@ -270,7 +278,7 @@ class Upstream:
             contact.reach = reach
         if isinstance(outcome, Answer) and isinstance(outcome.message, guest_api_pb2.GuestInfo):
             contact.agent_version = plain(outcome.message.version, VERSION_LIMIT_BYTES)
-        if isinstance(outcome, CallError) and outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not answered:
+        if missed:
             self._missed()
 
     def _missed(self) -> None:

@@ -198,8 +198,8 @@ def _fitting(answer: Answer, kind: type[M]) -> M:
     if not isinstance(message, kind):
         raise TypeError(f"{kind.DESCRIPTOR.name} was expected, not {type(message).__name__}")
     cards = len(message.gpus) if isinstance(message, GpuInfoResponse) else 0
-    if len(answer.wire) > KEPT_ANSWER_BYTES or cards > CARDS_LIMIT:
-        text = f"its {kind.DESCRIPTOR.name} is too big for a page of all guests: {len(answer.wire)} bytes"
+    if answer.wire_bytes > KEPT_ANSWER_BYTES or cards > CARDS_LIMIT:
+        text = f"its {kind.DESCRIPTOR.name} is too big for a page of all guests: {answer.wire_bytes} bytes"
         raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, answered=True)
     return message
 
