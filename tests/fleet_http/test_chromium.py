@@ -36,7 +36,12 @@ IMAGE = "<img src=x onerror=\"document.title='owned'\">"
 async def chrome(tmp_path: Path) -> AsyncIterator[Browser]:
     async with browser(tmp_path / "profile") as page:
         yield page
-        assert page.complaints == []
+        assert [complaint for complaint in page.complaints if not of_a_stream_that_ended(complaint)] == []
+
+
+def of_a_stream_that_ended(complaint: str) -> bool:
+    """Whether the browser notes that the live stream broke off, or found nobody: proxies of tests end before their pages do."""
+    return "/events" in complaint and "ERR_" in complaint
 
 
 def hostile() -> GpuInfoResponse:
@@ -135,9 +140,6 @@ async def test_a_proxy_that_goes_away_is_said_on_the_page(chrome: Browser) -> No
         await chrome.visit(f"http://{fleet.address}/")
     await chrome.until("document.querySelector('#pulse').classList.contains('lost')")
     assert "no answer since" in await chrome.evaluate("document.querySelector('#pulse').textContent")
-    # The browser itself notes the stream that broke off, and each try that found nobody.
-    assert all("ERR_" in complaint for complaint in chrome.complaints)
-    chrome.complaints.clear()
 
 
 async def test_without_javascript_the_table_is_whole(chrome: Browser) -> None:
@@ -181,8 +183,6 @@ async def test_every_state_of_a_fleet_fits_its_screen_and_can_be_read(
             await chrome.screenshot(folder / f"fleet-{name}-{width}-{'dark' if dark else 'light'}.png")
             assert await chrome.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than its screen"
             assert json.loads(await chrome.evaluate(LOW_CONTRAST)) == [], f"{name}: text that is hard to read"
-        # The stream that ends with its proxy is noted by the browser.
-        chrome.complaints[:] = [complaint for complaint in chrome.complaints if "ERR_" not in complaint]
 
 
 async def remembered(fleet: Fleet) -> None:

@@ -21,7 +21,7 @@ async def scenario() -> Results:
     closed_guest = Server("closed", ["guest_service", "serve", "--grpc", "vsock:any:8001", "--http", "off", "--simulate", "h200"])
     guests = {"vm": "vsock:local:8000", "closed": "vsock:local:8001"}
     flags = [f"--guest={name}={address}" for name, address in guests.items()]
-    proxy = Server("proxy", ["vmm_proxy", "serve", "--grpc", PROXY, *flags])
+    proxy = Server("proxy", ["vmm_proxy", "serve", "--http", "off", "--grpc", PROXY, *flags])
     await asyncio.gather(*(server.says("listening on") for server in (open_guest, closed_guest, proxy)))
     vm, closed = await asyncio.gather(*(asyncio.to_thread(gpus_by_guestctl, PROXY, name) for name in ("vm", "closed")))
     return {

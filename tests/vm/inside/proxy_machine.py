@@ -13,7 +13,10 @@ PROXY = f"unix:{SCRATCH}/proxy.sock"
 async def scenario() -> Results:
     """Ask both agents of the neighbour once they serve."""
     guests = {"open": "vsock:43:8000", "closed": "vsock:43:8001", "nobody": "vsock:44:8000"}
-    proxy = Server("proxy", ["vmm_proxy", "serve", "--grpc", PROXY, *(f"--guest={name}={at}" for name, at in guests.items())])
+    proxy = Server(
+        "proxy",
+        ["vmm_proxy", "serve", "--http", "off", "--grpc", PROXY, *(f"--guest={name}={at}" for name, at in guests.items())],
+    )
     await asyncio.gather(proxy.says("listening on"), told("neighbour-serves"))
     return {name: await asyncio.to_thread(gpus_by_guestctl, PROXY, name) for name in guests}
 
