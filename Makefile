@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
-  bench bench-sample bench-gate bench-ahead bench-stall bench-fleet-metrics
+  bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -22,7 +22,7 @@ help:
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
-	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -fleet-metrics: one of them'
+	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet, -fleet-metrics: one of them'
 	@echo 'make lock           newer dependencies'
 	@echo 'make clean          removes .venv and what was built'
 
@@ -79,7 +79,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-sample bench-gate bench-ahead bench-stall
+bench: bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet
 
 # One sample, process start to exit, against a C program that does the same work.
 bench-sample: $(READY)
@@ -101,13 +101,26 @@ bench-stall: $(READY)
 bench-fleet-metrics: $(READY)
 	GRPC_VERBOSITY=NONE $(BIN)/python -m benchmarks.fleet_metrics
 
-# Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools), and
-# the oldest that is promised to work.
+# GpuInfo through the proxy, a bare grpc.aio forwarder, Envoy and nginx (the last one where it is installed).
+bench-forward: $(VENV)/.bench-ready
+	$(BIN)/python -m benchmarks.forward
+
+# One collection over 1000 guests, cold and warm, against a bare gather.
+bench-fleet: $(READY)
+	$(BIN)/python -m benchmarks.forward_fleet
+
+$(VENV)/.bench-ready: $(READY) requirements/bench.lock.txt
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/bench.lock.txt
+	@touch $@
+
+# Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
+# the oldest that is promised to work, and what only benchmarks need.
 LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 UPGRADE ?= --upgrade
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCKED) $(UPGRADE) -o requirements/dev.lock.txt
 	$(BIN)/uv pip compile pyproject.toml --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/runtime.lock.txt
+	$(BIN)/uv pip compile --group bench $(LOCKED) $(UPGRADE) -o requirements/bench.lock.txt
 	$(BIN)/python -m tools.floors
 
 # Wheel and sdist in dist/; two builds of one commit are the same to the byte.

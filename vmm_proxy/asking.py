@@ -105,6 +105,4 @@ def _checked(wire: bytes | None, guest_id: str, method: Method, trailers: Traile
     except DecodeError as error:
         text = f"guest {guest_id}: its reply does not decode as {method.reply.DESCRIPTOR.full_name}"
         raise CallError(grpc.StatusCode.INTERNAL, text, answered=True) from error
-    # Deterministic, because a re-encoded reply is only then the same bytes each time (grpcio and protobuf promise it no other
-    # way).
-    return Answer(message, message.SerializeToString(deterministic=True), trailers)
+    return Answer(message, trailers, len(wire))

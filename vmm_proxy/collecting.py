@@ -8,18 +8,31 @@ the last one does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Protocol
 
 from vmm_proxy.guest_outcome import GuestOutcome
 from vmm_proxy.outbox import Outbox
 from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.question import Question
 
 # Calls started before other work of the loop gets its turn; starting one takes about 0.1 ms.
 STARTS_AT_A_TIME = 32
 
 
-# Asks one guest with this metadata until a deadline (loop time), by a wall clock; raises nothing but cancellation.
-Ask = Callable[[str, Metadata, float, Callable[[], float]], Awaitable[GuestOutcome]]
+class Ask(Protocol):
+    """Asks one guest until a deadline (loop time) and tells its outcome once; None where that has happened already."""
+
+    def __call__(
+        self,
+        guest_id: str,
+        metadata: Metadata,
+        deadline: float,
+        wall_clock: Callable[[], float],
+        *,
+        told: Callable[[GuestOutcome], None],
+    ) -> Question | None:
+        """Ask."""
 
 
 async def collect(
@@ -27,24 +40,26 @@ async def collect(
 ) -> AsyncGenerator[GuestOutcome, None]:
     """The outcome of each of `guest_ids`, exactly once, as it comes; all have come by `deadline` (loop time)."""
     outbox = Outbox()
+    questions: list[Question | None] = []
 
-    async def ask(guest_id: str) -> None:
-        outbox.offer(await ask_guest(guest_id, metadata, deadline, wall_clock))
+    def ask(guest_id: str) -> None:
+        questions.append(ask_guest(guest_id, metadata, deadline, wall_clock, told=outbox.offer))
 
-    tasks: list[asyncio.Task[None]] = []
-
-    async def ask_all() -> None:
-        for number, guest_id in enumerate(guest_ids, start=1):
-            tasks.append(asyncio.create_task(ask(guest_id)))
-            if number % STARTS_AT_A_TIME == 0:
-                await asyncio.sleep(0)
-
-    starter = asyncio.create_task(ask_all())
+    starter = asyncio.create_task(ask_each(guest_ids, ask))
     try:
         for _ in guest_ids:
             yield await outbox.take()
     finally:
         starter.cancel()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(starter, *tasks, return_exceptions=True)
+        await asyncio.gather(starter, return_exceptions=True)
+        for question in questions:
+            if question:
+                question.leave()
+
+
+async def ask_each(guest_ids: Iterable[str], ask: Callable[[str], None]) -> None:
+    """Call `ask` for each of them, and let the loop do other work in between."""
+    for number, guest_id in enumerate(guest_ids, start=1):
+        ask(guest_id)
+        if number % STARTS_AT_A_TIME == 0:
+            await asyncio.sleep(0)

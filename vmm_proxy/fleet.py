@@ -95,7 +95,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             asked = functools.partial(ask_gpu_info, self._upstreams, require=permit.require)
             async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
                 async for outcome in outcomes:
-                    yield fleet_pb2.CollectGpuInfoResponse(guest=outcome.message())
+                    answer = fleet_pb2.CollectGpuInfoResponse()
+                    outcome.write_to(answer.guest)
+                    yield answer
         finally:
             self._streams.give_back()
 
@@ -113,7 +115,10 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         watcher = self._watches.join(selected, guests, interval)
         try:
             while True:
-                yield fleet_pb2.WatchGpuInfoResponse(guest=(await watcher.outbox.take()).message())
+                outcome = await watcher.outbox.take()
+                update = fleet_pb2.WatchGpuInfoResponse()
+                outcome.write_to(update.guest)
+                yield update
         except OutboxClosedError:
             stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
         finally:

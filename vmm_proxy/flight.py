@@ -1,31 +1,76 @@
 """One call on its way to a guest, and everybody who waits for its outcome.
 
 The call runs in a task of its own: a caller who leaves does not take the answer from the others, and when the last one has left
-the call is cancelled, so that the guest stops working for nobody. Rejected: asyncio.shield (a future and a callback more for
-each caller, and nobody counts who is left).
+the call is cancelled, so that the guest stops working for nobody. Callers are told by a callback: a fleet stream waits for a thousand
+flights with no task of its own for each. Rejected: asyncio.shield (a future and a callback more for each caller, and nobody counts
+who is left).
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from google.protobuf.message import Message
 
 from vmm_proxy.statuses import CallError, Trailers
 
 
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """A guest's reply, decoded and encoded again, and what of its trailers travels."""
+    """A guest's reply, decoded and checked, and what of its trailers travels; `wire_bytes` is its size as the guest sent it."""
 
-    message: Message
-    wire: bytes
-    trailers: Trailers
+    __slots__ = ("_wire", "message", "trailers", "wire_bytes")
+
+    def __init__(self, message: Message, trailers: Trailers, wire_bytes: int) -> None:
+        self.message = message
+        self.trailers = trailers
+        self.wire_bytes = wire_bytes
+        self._wire: bytes | None = None
+
+    @property
+    def wire(self) -> bytes:
+        """The reply encoded anew, once for all who share it; a fleet stream does without.
+
+        Deterministic, because a re-encoded reply is only then the same bytes each time (grpcio and protobuf promise it no other way).
+        """
+        if self._wire is None:
+            self._wire = self.message.SerializeToString(deterministic=True)
+        return self._wire
 
 
 # A failure is kept as a value and not raised here: many callers share it.
 Outcome = Answer | CallError
+
+
+# Called once: with the outcome, or with None when it did not come by the caller's deadline.
+Told = Callable[[Outcome | None], None]
+
+
+class Seat:
+    """One caller's wait for a flight: `told` is called, unless the caller leaves before."""
+
+    __slots__ = ("_clock", "_flight", "_told")
+
+    def __init__(self, flight: Flight, told: Told, deadline: float | None) -> None:
+        self._flight = flight
+        self._told = told
+        self._clock = asyncio.get_running_loop().call_at(deadline, self._too_late) if deadline is not None else None
+
+    def leave(self) -> None:
+        """Wait no more; the last caller to leave before the outcome cancels the call."""
+        if self._clock:
+            self._clock.cancel()
+        self._flight.left_by(self)
+
+    def tell(self, outcome: Outcome) -> None:
+        """The flight has landed."""
+        if self._clock:
+            self._clock.cancel()
+        self._told(outcome)
+
+    def _too_late(self) -> None:
+        self._flight.left_by(self)
+        self._told(None)
 
 
 class Flight:
@@ -36,46 +81,32 @@ class Flight:
         self.task: asyncio.Task[None] | None = None
         # Its last caller left and it is being cancelled: nobody may join it any more.
         self.dropped = False
-        self._loop = asyncio.get_running_loop()
-        self._waiting: set[asyncio.Future[Outcome | None]] = set()
-        self._outcome: Outcome | None = None
+        self._seats: set[Seat] = set()
         self._landed = False
 
     def land(self, outcome: Outcome) -> None:
-        """Give every caller the outcome; the first one counts."""
-        if self._landed:
-            return
+        """Tell every caller the outcome; the first one counts."""
         self._landed = True
-        self._outcome = outcome
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(outcome)
+        seats, self._seats = self._seats, set()
+        for seat in seats:
+            seat.tell(outcome)
 
     def abandon(self, outcome: Outcome) -> None:
-        """Give every caller `outcome` now and cancel the call."""
+        """Tell every caller `outcome` now and cancel the call."""
         self.land(outcome)
         if self.task:
             self.task.cancel()
 
-    async def outcome(self, deadline: float) -> Outcome | None:
-        """The outcome, or None when it did not come by `deadline`. The last caller to leave without it cancels the call."""
-        if self._outcome is not None:
-            return self._outcome
-        waiter: asyncio.Future[Outcome | None] = self._loop.create_future()
-        self._waiting.add(waiter)
+    def board(self, told: Told, deadline: float) -> Seat:
+        """Wait for the outcome until `deadline` (loop time); only before it has landed."""
         # The flight ends by its own deadline; only a caller with a nearer one needs a clock.
-        clock = self._loop.call_at(deadline, _stop_waiting, waiter) if deadline < self.deadline else None
-        try:
-            return await waiter
-        finally:
-            if clock:
-                clock.cancel()
-            self._waiting.discard(waiter)
-            if not self._waiting and not self._landed and self.task:
-                self.dropped = True
-                self.task.cancel()
+        seat = Seat(self, told, deadline if deadline < self.deadline else None)
+        self._seats.add(seat)
+        return seat
 
-
-def _stop_waiting(waiter: asyncio.Future[Outcome | None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+    def left_by(self, seat: Seat) -> None:
+        """One caller less."""
+        self._seats.discard(seat)
+        if not self._seats and not self._landed and self.task:
+            self.dropped = True
+            self.task.cancel()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 # More cards than any machine holds, so that a bigger answer is a lie.
 GPUS_LIMIT = 1024
@@ -40,8 +40,9 @@ class _Lists:
 
 
 def check_wire(wire: bytes, reply: type[Message]) -> None:
-    """Raise OverLimitError when `wire`, decoded as `reply`, would hold too many sub-messages."""
-    if len(wire) > HARMLESS_BYTES:
+    """Raise OverLimitError when `wire`, decoded as `reply`, would hold too many sub-messages; DecodeError for a field with number 0."""
+    # A message type without fields is decoded by nobody: protobuf (upb, 7.36) keeps field 0 as unknown, and other clients choke on it.
+    if len(wire) > HARMLESS_BYTES or (wire and not reply.DESCRIPTOR.fields):
         _Count().walk(wire, 0, len(wire), _lists(reply.DESCRIPTOR))
 
 
@@ -91,7 +92,7 @@ def _holds_messages(descriptor: Descriptor) -> bool:
 
 
 class _Count:
-    """Walks wire bytes and counts; ends silently at the first malformed byte."""
+    """Walks wire bytes and counts; ends silently at the first malformed byte, but for field number 0."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -104,6 +105,8 @@ class _Count:
             if self._seen > TOTAL_LIMIT:
                 raise OverLimitError(f"more than {TOTAL_LIMIT} entries and fields")
             key, at = _varint(wire, at, end)
+            if key >> 3 == 0:
+                raise DecodeError("a field with number 0")
             match key & 7:
                 case 0:
                     _, at = _varint(wire, at, end)

@@ -20,7 +20,7 @@ TEXT_LIMIT_BYTES = 1024
 # C-core's words for what it noticed itself (grpcio 1.85); everything else was sent by the guest.
 _NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving ")
 _NOT_GRPC = "Received http2 header with status: "
-# Of a deadline that passed before a connection stood.
+# Of a deadline that passed before a connection stood, or while the call waited for its turn on one (a peer that allows no streams).
 _NO_CONNECTION_IN_TIME = "Deadline Exceeded"
 _NOTICED = ("Stream removed (", _NO_CONNECTION_IN_TIME, "Decompressed message larger than max", _NOT_GRPC, *_NEVER_CONNECTED)
 _CONNECT_REASONS = (

@@ -25,6 +25,7 @@ from vmm_proxy.guest_tls import GuestTls, secure
 from vmm_proxy.identity import WrongGuestError, prove
 from vmm_proxy.line import Line
 from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.question import Question
 from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, Slots
 from vmm_proxy.statuses import CallError, plain
 
@@ -37,8 +38,6 @@ MISSES_BEFORE_REDIAL = 3
 REDIAL_PAUSE_SECONDS = 1.0
 # Calls still on a replaced line end with their own deadlines; the longest that the product sets itself is 20 s.
 OLD_LINE_GRACE_SECONDS = 20.0
-# A caller whose shared call ended earlier than its own deadline asks anew, if this much is left.
-WORTH_ASKING_SECONDS = 0.02
 VERSION_LIMIT_BYTES = 64
 
 
@@ -104,11 +103,33 @@ class Upstream:
 
         A fleet's call takes no place in the proxy's count: a thousand guests are asked at once, each of them with its own few places.
         """
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: Outcome) -> None:
+            # The caller may have been cancelled just now.
+            if not answered.done():
+                answered.set_result(outcome)
+
+        question = self.ask(method, metadata, deadline, told, for_fleet=for_fleet)
+        try:
+            outcome = await answered
+        finally:
+            question.leave()
+        if isinstance(outcome, CallError):
+            raise outcome.again()
+        return outcome
+
+    def ask(
+        self, method: Method, metadata: Metadata, deadline: float, told: Callable[[Outcome], None], *, for_fleet: bool = False
+    ) -> Question:
+        """As call(), but `told` gets the outcome, which others share: not to be raised. Raises CallError where there is no place."""
         self._callers.take()
         try:
-            return await self._call(method, metadata, deadline, None if for_fleet else self._proxy_calls)
-        finally:
+            join = partial(self._join, method, metadata, deadline, None if for_fleet else self._proxy_calls)
+            return Question(self.guest_id, deadline, join=join, told=told, over=self._callers.give_back)
+        except CallError:
             self._callers.give_back()
+            raise
 
     @property
     def callers(self) -> int:
@@ -133,24 +154,13 @@ class Upstream:
         if self._tls and self._line:
             self._replace(self._line)
 
-    async def _call(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Answer:
-        key = (method.name, metadata)
-        while True:
-            if self._closed:
-                raise self._closed.again()
-            flight = self._shared.get(key) if method.only_reads else None
-            if flight is None or flight.dropped:
-                flight = self._start(method, metadata, deadline, proxy_calls)
-            outcome = await flight.outcome(deadline)
-            if isinstance(outcome, Answer):
-                return outcome
-            if outcome is None:
-                raise CallError(
-                    grpc.StatusCode.DEADLINE_EXCEEDED, f"guest {self.guest_id}: no answer within the caller's deadline"
-                )
-            late = outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not outcome.answered
-            if not late or deadline - flight.deadline < WORTH_ASKING_SECONDS:
-                raise outcome.again()
+    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
+        if self._closed:
+            raise self._closed.again()
+        flight = self._shared.get((method.name, metadata)) if method.only_reads else None
+        if flight is None or flight.dropped:
+            flight = self._start(method, metadata, deadline, proxy_calls)
+        return flight
 
     def _start(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
         self._calls.take()

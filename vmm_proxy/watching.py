@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from vmm_proxy.collecting import ask_each
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
 from vmm_proxy.outbox import Outbox
+from vmm_proxy.question import Question
 from vmm_proxy.selecting import Guests, Selection
 from vmm_proxy.statuses import not_known
 from vmm_proxy.upstreams import Upstreams
@@ -103,18 +105,25 @@ class Beat:
         self._sleep = sleep
         self._watchers: set[Watcher] = set()
         self._last: dict[str, GuestOutcome] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        # Guests that have not answered yet.
+        self._asking: dict[str, Question | None] = {}
+        self._starting: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run())
 
     def add(self, watcher: Watcher) -> None:
         """Serve `watcher` with what is known now, and ask at once for the rest."""
         self._watchers.add(watcher)
         watcher.choose()
+        unknown = []
         for guest_id in sorted(watcher.wanted):
             if known := self._last.get(guest_id):
                 watcher.outbox.offer(known)
             else:
-                self._ask_soon(guest_id)
+                unknown.append(guest_id)
+        if unknown:
+            starting = asyncio.create_task(ask_each(unknown, self._ask))
+            self._starting.add(starting)
+            starting.add_done_callback(self._starting.discard)
 
     def remove(self, watcher: Watcher) -> bool:
         """Forget `watcher`; whether it was the last."""
@@ -123,10 +132,13 @@ class Beat:
 
     async def close(self) -> None:
         """End the beat and its questions."""
-        tasks = [self._task, *self._asking.values()]
+        tasks = [self._task, *self._starting]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for question in self._asking.values():
+            if question:
+                question.leave()
 
     async def _run(self) -> None:
         while True:
@@ -135,17 +147,20 @@ class Beat:
                 watcher.choose()
             wanted = frozenset[str]().union(*(watcher.wanted for watcher in self._watchers))
             self._last = {guest_id: last for guest_id, last in self._last.items() if guest_id in wanted}
-            for guest_id in sorted(wanted):
-                self._ask_soon(guest_id)
+            await ask_each(sorted(wanted), self._ask)
 
-    def _ask_soon(self, guest_id: str) -> None:
-        if guest_id not in self._asking:
-            task = self._asking[guest_id] = asyncio.create_task(self._ask(guest_id))
-            task.add_done_callback(lambda _: self._asking.pop(guest_id, None))
-
-    async def _ask(self, guest_id: str) -> None:
+    def _ask(self, guest_id: str) -> None:
+        if guest_id in self._asking:
+            return
+        self._asking[guest_id] = None
         deadline = asyncio.get_running_loop().time() + GPU_INFO_BOUND_SECONDS
-        outcome = await ask_gpu_info(self._upstreams, guest_id, (), deadline, self._wall_clock)
+        question = ask_gpu_info(self._upstreams, guest_id, (), deadline, self._wall_clock, told=self._told)
+        if question:
+            self._asking[guest_id] = question
+
+    def _told(self, outcome: GuestOutcome) -> None:
+        guest_id = outcome.guest_id
+        del self._asking[guest_id]
         if outcome.wire_bytes <= KEPT_ANSWER_BYTES:
             self._last[guest_id] = outcome
         for watcher in self._watchers:

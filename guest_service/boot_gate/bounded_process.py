@@ -54,6 +54,9 @@ def run_bounded(
     deadline = clock() + seconds
     with contextlib.ExitStack() as held:
         child = _start(argv, what)
+        for pipe in (child.stdout, child.stderr):
+            assert pipe is not None, "started with pipes"  # noqa: S101 - tells the type checker what Popen was asked for
+            held.enter_context(pipe)
         try:
             output = _Output(held, child, what, stdout_limit_bytes)
             while not output.wait(deadline - clock()):
@@ -104,11 +107,10 @@ class _Output:
         self._selector = held.enter_context(selectors.DefaultSelector())
         self._selector.register(self._pidfd, selectors.EVENT_READ)
         for pipe, take in ((child.stdout, self._take_stdout), (child.stderr, self._take_stderr)):
-            self._watch(held, pipe, take)
+            self._watch(pipe, take)
 
-    def _watch(self, held: contextlib.ExitStack, pipe: IO[bytes] | None, take: Callable[[bytes], None]) -> None:
-        assert pipe is not None, "started with a pipe"  # noqa: S101 - tells the type checker what Popen was asked for
-        held.enter_context(pipe)
+    def _watch(self, pipe: IO[bytes] | None, take: Callable[[bytes], None]) -> None:
+        assert pipe is not None, "started with a pipe"  # noqa: S101 - as above
         os.set_blocking(pipe.fileno(), False)
         self._selector.register(pipe, selectors.EVENT_READ, take)
 

@@ -96,9 +96,9 @@ def _stopped_by_signals() -> Iterator[None]:
     """Within it SIGTERM, SIGINT and SIGHUP end the run as a refusal, so that a running verifier is killed on the way out."""
 
     def stop(number: int, _: FrameType | None) -> None:
-        # One is enough: another must not break off the killing of the verifier.
+        # One is enough: another must not break off the killing of the verifier. (SIG_IGN would complain of one that has come already.)
         for each in before:
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, _take_no_notice)
         raise StoppedError(f"stopped by {signal.Signals(number).name}")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
@@ -107,6 +107,10 @@ def _stopped_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _take_no_notice(_number: int, _frame: FrameType | None) -> None:
+    pass
 
 
 def _print(report: str) -> None:

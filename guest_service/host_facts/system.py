@@ -7,6 +7,7 @@ is global to the process, and cpu_percent-like calls keep state).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,14 +93,22 @@ class SystemFacts:
         )
 
     def _read_names(self) -> _Names:
-        texts = (path.read_text(encoding="utf-8", errors="replace") for path in self._os_release if path.is_file())
-        os_name, os_version = parse_os_release(next(texts, ""))
+        os_name, os_version = parse_os_release(self._os_release_text())
         return _Names(
             os_name=os_name,
             os_version=os_version,
             kernel_version=self._part("kernel", "sys/kernel/osrelease", str.strip),
             cpu_model=self._part("processor", "cpuinfo", parse_cpu_model),
         )
+
+    def _os_release_text(self) -> str:
+        """The first of the files that can be read; empty where none can: a name that is not told is no failure."""
+        for path in self._os_release:
+            with contextlib.suppress(OSError):
+                # A pipe or a device would be waited for.
+                if path.is_file():
+                    return path.read_text(encoding="utf-8", errors="replace")
+        return ""
 
     def _part(self, part: str, file: str, parse: Callable[[str], T]) -> T:
         try:

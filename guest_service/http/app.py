@@ -37,7 +37,7 @@ def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event |
             return PlainTextResponse("not ready: no GPU sample has ended yet\n", 503)
         return PlainTextResponse("ready\n")
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", dashboard.page),
             Route("/live", dashboard.live),
@@ -49,3 +49,6 @@ def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event |
         ],
         exception_handlers=error_answers("the agent's"),
     )
+    # A redirect from /metrics/ would be made of the Host header, which is the client's to choose.
+    app.router.redirect_slashes = False
+    return app

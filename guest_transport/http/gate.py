@@ -47,6 +47,11 @@ class RequestGate:
                     headers.setdefault(name, value)
             await send(message)
 
+        if _two_lengths(scope):
+            # Which of them holds is where two servers in a row disagree, and the second request begins (RFC 9112, 6.1).
+            refusal = PlainTextResponse("bad request: both content-length and transfer-encoding\n", 400, {"connection": "close"})
+            await refusal(scope, receive, send_with_headers)
+            return
         if self.in_progress >= self._limit:
             busy = PlainTextResponse(f"busy: {self._limit} requests are being answered\n", 503, {"retry-after": "1"})
             await busy(scope, receive, send_with_headers)
@@ -56,3 +61,8 @@ class RequestGate:
             await self._app(scope, receive, send_with_headers)
         finally:
             self.in_progress -= 1
+
+
+def _two_lengths(scope: Scope) -> bool:
+    names = {name for name, _ in scope["headers"]}
+    return b"content-length" in names and b"transfer-encoding" in names

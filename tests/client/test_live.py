@@ -49,7 +49,7 @@ class Host:
 
     def proxy(self) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """The proxy itself, while the context lasts."""
-        command = ["vmm-proxy", "serve", "--http", "off", "--grpc", self.address, "--config", f"{self.folder}/proxy.toml"]
+        command = ["vmm-proxy", "serve", "--grpc", self.address, "--http", "off", "--config", f"{self.folder}/proxy.toml"]
         return running(command, self.address)
 
     def guest(self, name: str, rack: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:

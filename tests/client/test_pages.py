@@ -16,7 +16,8 @@ DOCS = ROOT / "docs"
 
 def test_every_dependency_has_its_reason_and_every_reason_its_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    wanted = list(project["project"]["dependencies"])
+    wanted += [each for group in project["dependency-groups"].values() for each in group]
     wanted += [each for extra in project["project"].get("optional-dependencies", {}).values() for each in extra]
     explained = re.findall(
         r"^\| ([a-z0-9-]+)(?: \(extra `[a-z]+`\))? \| .{5,} \|$", (DOCS / "decisions/dependencies.md").read_text(), re.MULTILINE

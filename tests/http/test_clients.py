@@ -128,6 +128,26 @@ async def test_what_is_no_request_ends_its_own_connection_only(nonsense: bytes) 
         assert (await get(address, "/healthz")).status == 200
 
 
+async def test_a_request_with_two_lengths_is_refused_and_what_follows_it_is_not_read() -> None:
+    async with served(Guest()) as address, asyncio.timeout(BOUND_SECONDS):
+        reader, writer = await connect(address)
+        smuggled = b"0\r\n\r\n" + request("/healthz")
+        writer.write(
+            request("/healthz", headers={"Content-Length": str(len(smuggled)), "Transfer-Encoding": "chunked"}) + smuggled
+        )
+        answer = await read_answer(reader)
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert await reader.read() == b""
+        await close(writer)
+
+
+async def test_no_answer_sends_a_client_to_the_host_that_it_named() -> None:
+    async with served(Guest()) as address:
+        answer = await get(address, "/metrics/")
+        assert answer.status == 404
+        assert "location" not in answer.headers
+
+
 async def test_only_reading_is_answered_and_unknown_pages_are_not_there() -> None:
     async with served(Guest()) as address:
         assert (await get(address, "/nothing")).status == 404

@@ -63,7 +63,10 @@ def test_a_simulated_guest_is_sampled_served_shown_and_asked_through_the_proxy(p
     serve = [f"{programs}/guest-service", "serve", "--config", f"{config}", "--grpc", f"unix:{grpc}", "--http", f"unix:{http}"]
     with (
         running([*serve, "--simulate", "h200"], f"unix:{grpc}"),
-        running([f"{programs}/vmm-proxy", "serve", "--grpc", f"unix:{proxy}", "--guest", f"vm1=unix:{grpc}"], f"unix:{proxy}"),
+        running(
+            [f"{programs}/vmm-proxy", "serve", "--grpc", f"unix:{proxy}", "--http", "off", "--guest", f"vm1=unix:{grpc}"],
+            f"unix:{proxy}",
+        ),
     ):
         reply = json.loads(said(programs / "guestctl", "--proxy", f"unix:{proxy}", "-o", "json", "gpu", "--max-age", "60", "vm1"))
         assert len(reply["gpus"]) == 1

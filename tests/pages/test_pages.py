@@ -13,7 +13,9 @@ import pytest
 
 from guest_client.guestctl.commands import guestctl
 from guest_service.cli import doors
+from guest_service.config import GuestConfig
 from vmm_proxy.cli import main as vmm_proxy
+from vmm_proxy.config import ProxyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -68,6 +70,15 @@ def test_pages_do_name_commands_and_one_that_does_not_exist_would_be_seen() -> N
         test_a_command_of_a_page_has_its_subcommand_and_its_options("page", "vmm-proxy", "serve --confg FILE")
     with pytest.raises(AssertionError):
         test_a_command_of_a_page_has_its_subcommand_and_its_options("page", "guestctl", "gpus")
+
+
+def test_the_help_of_both_servers_names_the_addresses_that_they_take_by_default() -> None:
+    for group, config in ((doors, GuestConfig()), (vmm_proxy, ProxyConfig())):
+        command = group.get_command(click.Context(group), "serve")
+        assert command is not None
+        told = {name: each.help or "" for each in command.params if isinstance(each, click.Option) for name in each.opts}
+        assert f"(default {', '.join(config.grpc.listen)})" in told["--grpc"]
+        assert f"(default {config.http.listen})" in told["--http"]
 
 
 def test_a_make_target_of_a_page_or_of_help_exists() -> None:

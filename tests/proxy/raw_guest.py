@@ -23,8 +23,11 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError, StreamClosedError
+from h2.settings import SettingCodes
+from h2.settings import Settings as H2Settings
 
 Headers = list[tuple[str, str]]
+Settings = dict[SettingCodes, int]
 
 
 def frame(message: bytes, flag: int = 0, length: int | None = None) -> bytes:
@@ -94,8 +97,12 @@ Behaviour = Callable[[Stream], Awaitable[None]]
 class Connection:
     """One accepted connection; runs until either side closes it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, behaviour: Behaviour) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, behaviour: Behaviour, settings: Settings | None = None
+    ) -> None:
         self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8", validate_outbound_headers=False))
+        if settings:
+            self.h2.local_settings = H2Settings(client=False, initial_values=settings)
         self._reader = reader
         self.writer = writer
         self._behaviour = behaviour
@@ -165,6 +172,8 @@ class RawGuest:
         self.ignored_connections = 0
         # What a VMM with hybrid vsock says to CONNECT before the guest's bytes; None for a guest on a plain socket.
         self.vmm_answer: bytes | None = None
+        # HTTP/2 settings of further connections, beside those of the h2 package.
+        self.settings: Settings = {}
 
     @property
     def address(self) -> str:
@@ -197,7 +206,7 @@ class RawGuest:
                 if not self.vmm_answer.startswith(b"OK"):
                     writer.close()
                     return
-            await Connection(reader, writer, self._remember).serve()
+            await Connection(reader, writer, self._remember, self.settings).serve()
         finally:
             self._open.discard(writer)
 
@@ -209,12 +218,18 @@ class RawGuest:
 
 @contextlib.asynccontextmanager
 async def raw_guest(
-    path: str, behaviour: Behaviour, *, ignored_connections: int = 0, vmm_answer: bytes | None = None
+    path: str,
+    behaviour: Behaviour,
+    *,
+    ignored_connections: int = 0,
+    vmm_answer: bytes | None = None,
+    settings: Settings | None = None,
 ) -> AsyncIterator[RawGuest]:
     """A RawGuest that is listening; with `vmm_answer` behind the socket of a VMM with hybrid vsock."""
     guest = RawGuest(path, behaviour)
     guest.vmm_answer = vmm_answer
     guest.ignored_connections = ignored_connections
+    guest.settings = settings or {}
     await guest.start()
     try:
         yield guest

@@ -3,7 +3,7 @@
     python -m tests.telemetry.soak FOLDER SAMPLES
 
 Prints one line of JSON: growth of resident memory, descriptors, threads and children from the end of a warm-up to the end, and the counts
-of outcomes. The children are shells that print, fail, die, print garbage or hang, so that thousands fit into a test.
+of outcomes. The children (soak_child.c) print, fail, die, print garbage or hang.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import gc
 import json
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,24 +22,9 @@ from tests.inventory.sys_tree import SysTree
 from tests.sampler.children import CARD, SAMPLE, children_of, line_of
 
 # Allocator, caches and counters have their size after this many.
-WARM_UP = 400
+WARM_UP = 200
 
-# Shell built-ins only: a second exec would double the time.
-SCRIPT = """
-print() { read -r line < $1; printf '%s\\n' "$line"; }
-read n < count
-n=$((n+1))
-echo $n > count
-case $((n % 500)) in 250) exec sleep 60;; esac
-case $((n % 7)) in
-0|1) print sample;;
-2) echo "noise $n" >&2; print partial;;
-3) print error;;
-4) exit 3;;
-5) kill -SEGV $$;;
-6) echo "not json $n";;
-esac
-"""
+CHILD = Path(__file__).with_name("soak_child.c")
 
 
 def resident_bytes() -> int:
@@ -86,8 +72,10 @@ async def soak(folder: Path, samples: int) -> dict[str, object]:
     (folder / "partial").write_text(line_of(partial))
     (folder / "error").write_text(line_of(guest_api_pb2.GpuInfoResponse(error="Driver/library version mismatch")))
     (folder / "count").write_text("0\n")
+    child = folder / "child"
+    subprocess.run(["gcc", "-O1", "-static", str(CHILD), "-o", str(child)], check=True)
     telemetry = build_telemetry(
-        collector=["/bin/sh", "-c", f"cd {folder}\n{SCRIPT}"],
+        collector=[str(child), str(folder)],
         sysfs=tree.root,
         sample_ttl_seconds=0.0,
         failure_backoff_seconds=0.0,

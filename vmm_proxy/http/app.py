@@ -33,7 +33,7 @@ def create_http_app(parts: PageParts) -> Starlette:
             return PlainTextResponse("not ready: not every address is listened on yet\n", 503)
         return PlainTextResponse("ready\n")
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", dashboard.page),
             Route("/events", parts.live.answer),
@@ -45,3 +45,6 @@ def create_http_app(parts: PageParts) -> Starlette:
         ],
         exception_handlers=error_answers("the proxy's"),
     )
+    # A redirect from /metrics/ would be made of the Host header, which is the client's to choose.
+    app.router.redirect_slashes = False
+    return app
