@@ -39,7 +39,7 @@ demo: $(READY)
 	@$(BIN)/python demo/demo.py $(if $(ONCE),--once)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 $(TESTS)
+	$(BIN)/python -m pytest -n 4 $(TESTS)
 
 # Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static) is printed and skipped.
 vm-test: $(READY)

@@ -121,7 +121,7 @@ class Beat:
             else:
                 unknown.append(guest_id)
         if unknown:
-            starting = asyncio.create_task(ask_each(unknown, self._ask))
+            starting = asyncio.create_task(ask_each(unknown, self._ask_first))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
 
@@ -148,6 +148,11 @@ class Beat:
             wanted = frozenset[str]().union(*(watcher.wanted for watcher in self._watchers))
             self._last = {guest_id: last for guest_id, last in self._last.items() if guest_id in wanted}
             await ask_each(sorted(wanted), self._ask)
+
+    def _ask_first(self, guest_id: str) -> None:
+        # Another watcher's question may have been answered before this one's turn came; its outcome went to all who want it.
+        if guest_id not in self._last:
+            self._ask(guest_id)
 
     def _ask(self, guest_id: str) -> None:
         if guest_id in self._asking:
