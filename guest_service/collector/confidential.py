@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 from guest_service.collector.binding import binding_file, load_binding
 from guest_service.collector.failure import NvmlFailure, SampleFailure, bounded
-from guest_service.collector.library import DEFAULT_LIBRARY, Library
 from guest_service.collector.line import Output, complain, to_json
+from guest_service.collector.loaded_library import DEFAULT_LIBRARY, Library
 from guest_service.collector.nvml import Nvml
 from guest_service.collector.sample import CARDS_LIMIT
 from guest_service.simulator.driver import SimulatedDriver

@@ -9,8 +9,8 @@ import sys
 
 from guest_service.collector.arguments import USAGE, ArgumentsError, parse
 from guest_service.collector.beside import Beside
-from guest_service.collector.library import DEFAULT_LIBRARY, Library
 from guest_service.collector.line import Output, complain, to_json
+from guest_service.collector.loaded_library import DEFAULT_LIBRARY, Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 
 from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, NvmlFailure
-from guest_service.collector.library import Library
+from guest_service.collector.loaded_library import Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,3 +1,5 @@
+"""What the boot gate's tests share."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

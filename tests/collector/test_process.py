@@ -259,7 +259,7 @@ SOAK = """
 import os, sys, threading
 sys.path[:0] = [{root!r}]
 from guest_service.collector.binding import binding_file, load_binding
-from guest_service.collector.library import Library
+from guest_service.collector.loaded_library import Library
 from guest_service.collector.line import to_json
 from guest_service.collector.nvml import Nvml
 from guest_service.collector.sample import take_sample

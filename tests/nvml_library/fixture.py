@@ -40,7 +40,7 @@ class NvmlBuild:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def library(self, hide: Sequence[str] = ()) -> Path:
+    def shared_library(self, hide: Sequence[str] = ()) -> Path:
         """A library without the symbols `hide`; compiled or linked when nobody did so before."""
         if unknown := set(hide) - set(FUNCTIONS):
             raise ValueError(f"not in functions.h: {sorted(unknown)}")
@@ -85,7 +85,7 @@ class ScriptedNvml:
     def write(self, script: str, *, hide: Sequence[str] = ()) -> None:
         """Put (or replace) the library and its script, as a driver installation does; call numbers go on."""
         self._put("script", lambda place: place.write_text(script, encoding="utf-8"))
-        self._put(LIBRARY, lambda place: shutil.copyfile(self._build.library(hide), place))
+        self._put(LIBRARY, lambda place: shutil.copyfile(self._build.shared_library(hide), place))
 
     def _put(self, name: str, make: Callable[[Path], object]) -> None:
         unfinished = self._folder / f"{name}.new"

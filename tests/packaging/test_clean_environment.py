@@ -1,3 +1,5 @@
+"""The wheel in an environment that holds nothing but the runtime lock."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The container file of the proxy, judged by hadolint."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,3 +1,5 @@
+"""Names, versions and launchers of the Debian packages."""
+
 from __future__ import annotations
 
 import shutil

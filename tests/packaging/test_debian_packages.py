@@ -1,3 +1,5 @@
+"""The Debian packages, installed and removed in a root of their own."""
+
 from __future__ import annotations
 
 import json

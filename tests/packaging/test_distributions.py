@@ -1,3 +1,5 @@
+"""What stands in wheel and sdist, and that two builds are the same."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""The lock files agree with pyproject.toml and with each other."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""Reload on SIGHUP."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Sockets that the service manager opened."""
+
 from __future__ import annotations
 
 import json
