@@ -235,4 +235,4 @@ async def test_a_thousand_connections_leave_no_descriptor_and_no_task(tmp_path: 
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(asyncio.all_tasks()) > tasks:
             await asyncio.sleep(0)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
