@@ -205,8 +205,8 @@ def test_libvirt_takes_the_domain_and_the_proxy_sees_its_vsock_and_its_card(root
 def test_systemd_has_nothing_to_say_about_a_drop_in_beside_the_units(tmp_path: Path) -> None:
     for unit in (EXAMPLES.parent / "systemd").iterdir():
         (tmp_path / unit.name).write_text(_runnable(unit), encoding="utf-8")
-    for unit in ("app-compose", "guest-identity"):
-        (tmp_path / f"{unit}.service").write_text("[Service]\nType=oneshot\nExecStart=/bin/true\n", encoding="utf-8")
+    for name in ("app-compose", "guest-identity"):
+        (tmp_path / f"{name}.service").write_text("[Service]\nType=oneshot\nExecStart=/bin/true\n", encoding="utf-8")
     drop_ins = files("*/*.service.d/*.conf")
     for file in drop_ins:
         target = tmp_path / Path(file).parent.name / Path(file).name
