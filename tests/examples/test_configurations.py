@@ -238,3 +238,24 @@ def test_modules_that_are_loaded_at_boot_are_names_only() -> None:
     for file in files("*/modules-load.d/*.conf"):
         lines = [line for line in (EXAMPLES / file).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
         assert lines == ["vhost_vsock"]
+
+
+@pytest.mark.parametrize("page", [file for file in FILES if file.endswith("/README.md")])
+def test_what_a_page_installs_is_beside_it_or_was_made_by_its_first_step(page: str) -> None:
+    text = (EXAMPLES / page).read_text(encoding="utf-8")
+    made = {
+        f"{name}{end}"
+        for name in re.findall(r"make-certificates\.sh (?:server|client) \w+ (\w+)", text)
+        for end in (".crt", ".key")
+    }
+    made |= {f"{name}.ca" for name in re.findall(r"make-certificates\.sh authority (\w+)", text)}
+    installed = [line for line in text.splitlines() if line.startswith("install -D ")]
+    assert installed, page
+    for line in installed:
+        words = [word for word in line.removeprefix("install -D ").split() if not word.startswith("--group=")]
+        assert words[:1] == ["-m"], line
+        sources = words[2 : words.index("-t")] if "-t" in words else words[2:-1]
+        assert sources, line
+        assert [name for name in sources if name not in made and not (EXAMPLES / page).parent.joinpath(name).is_file()] == [], (
+            line
+        )

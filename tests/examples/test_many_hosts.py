@@ -47,7 +47,7 @@ def install(heading: str, office: Path, folder: Path, root: Path) -> None:
             continue
         for name in re.findall(r"(?<![\w/])[\w-]+\.(?:crt|key|ca)\b", line):
             shutil.copy(office / name, folder)
-        must(moved(line.replace(" -g prometheus", ""), root), folder)
+        must(moved(line.replace(" --group=prometheus", ""), root), folder)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def install(heading: str, office: Path, folder: Path, root: Path) -> None:
             continue
         for name in re.findall(r"[\w-]+\.(?:crt|key|ca)\b", line):
             shutil.copy(office / name, folder)
-        must(moved(line.replace(" -g vmm-proxy", ""), root), folder)
+        must(moved(line.replace(" --group=vmm-proxy", ""), root), folder)
 
 
 @pytest.fixture
