@@ -140,7 +140,8 @@ deb: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 deb: wheel
 	$(BIN)/python -m tools.debian_packages
 
-# Installs the packages in a Debian of its own, runs them and removes them, as root: apt-get install lintian mmdebstrap
+# Installs the packages in a Debian of its own, runs them and removes them, and builds and runs the proxy's image, as root:
+# apt-get install lintian mmdebstrap podman runc
 deb-test: deb
 	$(BIN)/python -m pytest -m deb tests/packaging
 
