@@ -68,8 +68,8 @@ int main(int argc, char **argv)
         print_card(index);
     check(CALL(nvmlSystemGetConfComputeSettings)(&settings), "settings");
     check(CALL(nvmlSystemGetConfComputeGpusReadyState)(&ready), "ready");
-    printf("],\"error\":\"\",\"cc_ready\":%s,\"cc_enabled\":%s,\"sample_age_ms\":null}\n", ready ? "true" : "false",
-           settings.ccFeature ? "true" : "false");
+    printf("],\"error\":\"\",\"cc_ready\":%s,\"cc_enabled\":%s,\"cc_devtools\":%s,\"sample_age_ms\":null}\n", ready ? "true" : "false",
+           settings.ccFeature ? "true" : "false", settings.devToolsMode ? "true" : "false");
     check(CALL(nvmlShutdown)(), "shutdown");
     return 0;
 }

@@ -41,6 +41,8 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> 
         lines.add(table.GPU_CC_ENABLED, int(reply.cc_enabled))
     if reply.HasField("cc_ready"):
         lines.add(table.GPU_CC_READY, int(reply.cc_ready))
+    if reply.HasField("cc_devtools"):
+        lines.add(table.GPU_CC_DEVTOOLS, int(reply.cc_devtools))
     if not reply.error:
         lines.add(table.GPU_NVML_DEVICES, len(reply.gpus))
     # A later device never replaces an earlier one with the same labels.
@@ -60,6 +62,7 @@ def read_gpus(reply: GpuInfoResponse) -> Told:
         0 if reply.error else 1,
         int(reply.cc_enabled) if reply.HasField("cc_enabled") else None,
         int(reply.cc_ready) if reply.HasField("cc_ready") else None,
+        int(reply.cc_devtools) if reply.HasField("cc_devtools") else None,
         None if reply.error else len(devices),
     ]
     for (field, _), column in zip(OPTIONAL_FIELDS, zip(*map(_VALUES, devices), strict=True), strict=bool(devices)):

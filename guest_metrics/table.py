@@ -112,6 +112,9 @@ GPU_NVML_UP = _gauge(
 GPU_SAMPLE_AGE = _gauge("dstack_gpu_sample_age_seconds", "Age of the GPU values on this page when they were served.")
 GPU_CC_ENABLED = _gauge("dstack_gpu_cc_enabled", "1 when confidential computing is on; absent when unknown.")
 GPU_CC_READY = _gauge("dstack_gpu_cc_ready", "1 when the GPUs accept work; absent when unknown.")
+GPU_CC_DEVTOOLS = _gauge(
+    "dstack_gpu_cc_devtools", "1 when a debugger may look into what confidential computing protects; absent when unknown."
+)
 GPU_UTILIZATION = _gauge("dstack_gpu_utilization_percent", "Share of time in which a kernel ran, 0 to 100.", *CARD_LABELS)
 GPU_MEMORY_UTILIZATION = _gauge(
     "dstack_gpu_memory_utilization_percent", "Share of time in which GPU memory was read or written, 0 to 100.", *CARD_LABELS
@@ -132,6 +135,7 @@ GPU_FAMILIES = (
     GPU_SAMPLE_AGE,
     GPU_CC_ENABLED,
     GPU_CC_READY,
+    GPU_CC_DEVTOOLS,
     GPU_UTILIZATION,
     GPU_MEMORY_UTILIZATION,
     GPU_MEMORY_TOTAL,

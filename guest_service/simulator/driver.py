@@ -96,22 +96,19 @@ class SimulatedDriver:
         """Not in a rack."""
         raise NvmlFailure(NOT_SUPPORTED)
 
-    def cc_enabled(self) -> bool:
-        """As in the rack."""
-        return bool(_supported(self._rack.cc_enabled))
-
     def cc_ready(self) -> bool:
         """As in the rack."""
         return bool(_supported(self._rack.cc_ready))
 
     def cc_settings(self) -> tuple[int, int, int]:
-        """Environment, feature, DevTools mode: a rack is production without DevTools where it has confidential computing."""
-        return (ENVIRONMENT_PRODUCTION, 1, 0) if self.cc_enabled() else (0, 0, 0)
+        """Environment, feature, DevTools mode: a rack is production where it has confidential computing, with DevTools where it says so."""
+        environment = ENVIRONMENT_PRODUCTION if _supported(self._rack.cc_enabled) else 0
+        return environment, int(bool(self._rack.cc_enabled)), int(self._rack.cc_devtools)
 
     def protected_bytes(self, device: int) -> int:
         """All memory of a card with confidential computing on; a rack without memory figures still has some."""
         card = self._card(device, "memory")
-        return (card.memory_total_bytes or UNSAID_MEMORY_BYTES) if self.cc_enabled() else 0
+        return (card.memory_total_bytes or UNSAID_MEMORY_BYTES) if _supported(self._rack.cc_enabled) else 0
 
     def set_cc_ready(self) -> None:
         """The rack of this process accepts work from now on; its file stays as it is."""

@@ -1,6 +1,7 @@
 """What a simulated rack holds, read from TOML or refused in one line that names the rack, the key and what is allowed.
 
     driver_version, cc_enabled, cc_ready    as NVML would answer; a key that is absent is "not supported"
+    cc_devtools                             whether DevTools mode is on; NVML answers it with cc_enabled, so not without that key
     init_seconds                            how long nvmlInit takes
     fail_init                               the NVML code with which it then fails
     jitter                                  whether values move with time
@@ -37,7 +38,7 @@ PRINTABLE = re.compile(r"[ -~]{1,95}")  # NVML's longest buffer takes 96 bytes w
 PRINTABLE_MEANING = "1 to 95 printable ASCII characters"
 PCI_ADDRESS = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]")
 FAILING_FIELDS = ("device", "uuid", "pci_bus_id", "utilization", "memory", "temperature", "power")
-TOP_KEYS = ("driver_version", "cc_enabled", "cc_ready", "init_seconds", "fail_init", "jitter", "card")
+TOP_KEYS = ("driver_version", "cc_enabled", "cc_devtools", "cc_ready", "init_seconds", "fail_init", "jitter", "card")
 CARD_KEYS = (
     "index",
     "uuid",
@@ -81,6 +82,7 @@ class Rack:
     cards: tuple[RackCard, ...] = ()
     driver_version: str | None = None
     cc_enabled: bool | None = None
+    cc_devtools: bool = False
     cc_ready: bool | None = None
     init_seconds: float = 0.0
     fail_init: int | None = None
@@ -139,11 +141,14 @@ def _rack(top: Table, name: str) -> Rack:
         cards=tuple(_card(table, index, jitter=jitter) for index, table in enumerate(tables)),
         driver_version=top.text("driver_version", PRINTABLE, PRINTABLE_MEANING),
         cc_enabled=top.boolean("cc_enabled"),
+        cc_devtools=top.boolean("cc_devtools") or False,
         cc_ready=top.boolean("cc_ready"),
         init_seconds=top.seconds("init_seconds", INIT_LIMIT_SECONDS) or 0.0,
         fail_init=top.integer("fail_init", 1, CODE_LIMIT),
     )
     top.end(TOP_KEYS)
+    if rack.cc_devtools and rack.cc_enabled is None:
+        raise top.refuse("cc_devtools", "needs cc_enabled; NVML answers both or none")
     for key in ("uuid", "pci_bus_id"):
         seen = {getattr(card, key).lower() for card in rack.cards}
         if len(seen) != len(rack.cards):

@@ -25,7 +25,7 @@ def given_fields(**fields: int | None) -> dict[str, int]:
 @st.composite
 def gpu_replies(draw: st.DrawFn) -> GpuInfoResponse:
     reply = GpuInfoResponse(error=draw(st.sampled_from(["", "", "no driver"])))
-    for field in ("cc_enabled", "cc_ready"):
+    for field in ("cc_enabled", "cc_ready", "cc_devtools"):
         if (value := draw(st.none() | st.booleans())) is not None:
             setattr(reply, field, value)
     for _ in range(draw(st.integers(0, 3))):

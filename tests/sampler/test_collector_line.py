@@ -43,6 +43,7 @@ REPLIES = st.builds(
     gpus=st.lists(DEVICES, max_size=4),
     cc_ready=st.none() | st.booleans(),
     cc_enabled=st.none() | st.booleans(),
+    cc_devtools=st.none() | st.booleans(),
 ) | st.builds(guest_api_pb2.GpuInfoResponse, error=TEXT)
 
 
@@ -117,6 +118,7 @@ def test_an_error_next_to_devices_or_cc_facts_is_refused() -> None:
         guest_api_pb2.GpuInfoResponse(error="x", gpus=[CARD]),
         guest_api_pb2.GpuInfoResponse(error="x", cc_ready=False),
         guest_api_pb2.GpuInfoResponse(error="x", cc_enabled=False),
+        guest_api_pb2.GpuInfoResponse(error="x", cc_devtools=False),
     ):
         with pytest.raises(CollectorLineError, match="an error next to"):
             parsed(line_of(reply))

@@ -39,7 +39,7 @@ def test_the_h200_is_the_measured_card() -> None:
     assert (card["memory_total_bytes"], card["power_usage_mw"], card["errors"]) == (150754820096, 79700, [])
     assert card["uuid"].startswith("GPU-")
     assert card["pci_bus_id"] == "00000000:01:00.0"
-    assert (sample["cc_enabled"], sample["cc_ready"], sample["error"]) == (True, True, "")
+    assert (sample["cc_enabled"], sample["cc_ready"], sample["cc_devtools"], sample["error"]) == (True, True, False, "")
 
 
 def test_eight_cards_are_complete_and_different() -> None:
