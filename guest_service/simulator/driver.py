@@ -38,6 +38,7 @@ class SimulatedDriver:
 
     def __init__(self, rack: Rack, now: Callable[[], float] = _boottime, sleep: Callable[[float], None] = time.sleep) -> None:
         self._rack = rack
+        self._cards = tuple(card for card in rack.cards if card.listed)
         self._now = now
         self._sleep = sleep
 
@@ -49,11 +50,11 @@ class SimulatedDriver:
             raise SampleFailure(cannot_start(NvmlFailure(self._rack.fail_init)))
 
     def device_count(self) -> int:
-        """Number of cards in the rack."""
-        return len(self._rack.cards)
+        """Number of cards that the driver lists."""
+        return len(self._cards)
 
     def device(self, index: int) -> int:
-        """The card's place in the rack stands for its handle."""
+        """The card's place among those that are listed stands for its handle."""
         self._card(index, "device")
         return index
 
@@ -115,7 +116,7 @@ class SimulatedDriver:
         self._rack = replace(self._rack, cc_ready=True)
 
     def _card(self, index: int, question: str) -> RackCard:
-        card = self._rack.cards[index]
+        card = self._cards[index]
         failure = card.fail.get(question)
         if failure == "hang":
             while True:
@@ -126,7 +127,7 @@ class SimulatedDriver:
 
     def _wave(self, index: int, period_seconds: float) -> float:
         """From -1 to 1, each card at its own place; 0 for a card that does not move."""
-        if not self._rack.cards[index].jitter:
+        if not self._cards[index].jitter:
             return 0.0
         return math.sin(math.tau * (self._now() / period_seconds + index / 7))
 

@@ -6,6 +6,7 @@
     fail_init                               the NVML code with which it then fails
     jitter                                  whether values move with time
     [[card]]                                the contract's field names (GpuDevice), and jitter for this card alone
+    listed                                  false: on the bus, and the driver does not show it
     [card.fail]                             device, uuid, pci_bus_id, utilization, memory, temperature, power: an NVML code, or "hang"
 
 The fields of a card have the limits of a driver's answers, so an impossible number is refused here rather than shown as an unknown value.
@@ -51,6 +52,7 @@ CARD_KEYS = (
     "temperature_c",
     "power_usage_mw",
     "jitter",
+    "listed",
     "fail",
 )
 
@@ -71,6 +73,7 @@ class RackCard:
     temperature_c: int | None = None
     power_usage_mw: int | None = None
     jitter: bool = False
+    listed: bool = True
     fail: Failures = field(default_factory=dict)
 
 
@@ -159,7 +162,7 @@ def _rack(top: Table, name: str) -> Rack:
 def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
     if table.integer("index", 0, CARDS_LIMIT) not in (None, index):
         raise table.refuse("index", f"must be {index}: cards are numbered in the order of the file")
-    own_jitter = table.boolean("jitter")
+    own_jitter, listed = table.boolean("jitter"), table.boolean("listed")
     fail = table.table("fail")
     card = RackCard(
         uuid=table.text("uuid", PRINTABLE, PRINTABLE_MEANING) or f"GPU-00000000-0000-4000-8000-{index:012x}",
@@ -170,6 +173,7 @@ def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
         temperature_c=table.integer("temperature_c", 0, plausible.TEMPERATURE_LIMIT_C),
         power_usage_mw=table.integer("power_usage_mw", 0, plausible.POWER_LIMIT_MW),
         jitter=jitter if own_jitter is None else own_jitter,
+        listed=listed is not False,
         fail=_failures(fail),
     )
     table.end(CARD_KEYS)
