@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from guest_api import guest_api_pb2
-from guest_client import AsyncProxyClient, CallError
+from guest_client import AsyncGuestClient, AsyncProxyClient, CallError
 from guest_fleet.v1 import fleet_pb2
 from soak import pages
 from soak.ages import Ages
@@ -81,6 +81,20 @@ class Callers:
                 self._book.note(method, guest, began, self._loop.time(), status=error.code.name, text=error.reason)
                 return
             self._note_reply(method, guest, began, reply)
+
+        return call
+
+    def ask_directly(self, client: AsyncGuestClient, guest: str) -> Call:
+        """GpuInfo of an agent itself, without the proxy."""
+
+        async def call() -> None:
+            began = self._loop.time()
+            try:
+                reply = await client.gpu_info(timeout_seconds=CALL_SECONDS)
+            except CallError as error:
+                self._book.note("asked directly", guest, began, self._loop.time(), status=error.code.name, text=error.reason)
+                return
+            self._note_reply("asked directly", guest, began, reply)
 
         return call
 

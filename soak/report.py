@@ -11,7 +11,7 @@ from typing import Any
 
 from soak.ages import spread as spread_of
 
-__all__ = ["conclude", "machine", "show", "show_spreads", "spread_of"]
+__all__ = ["conclude", "machine", "show", "show_kills", "show_spreads", "spread_of"]
 
 MEBIBYTE = 1024 * 1024
 # More reasons of one kind say no more; the JSON has them all.
@@ -55,14 +55,26 @@ def show(facts: Mapping[str, Any]) -> None:  # Any: JSON-like, made in soak.__ma
     print(f"lost: {len(facts['lost'])}")
 
 
+def show_kills(facts: Mapping[str, Any]) -> None:  # Any: as above, made in soak.kills
+    """Print the tables of a run of kills."""
+    done, all_of_them = facts["restarts back within 2 s of READY"]
+    killed = ", ".join(f"{victim} {count}" for victim, count in sorted(facts["kills"].items()))
+    print(f"\nkilled: {killed}; back within 2 s of READY: {done} of {all_of_them}")
+    show_spreads(facts["seconds"])
+    print(f"\nchanges of the directory that were answered: {facts['changes of the directory answered']}")
+    print(f"calls: {sum(facts['calls'].values())}")
+    for what, status, reason, count in facts["explained"]:
+        print(f"  {f'{what}: {status}, because {reason}':50}{count:8d}")
+
+
 def show_spreads(spreads: Mapping[str, Mapping[str, float]]) -> None:
     """Print medians and ends."""
-    print(f"\n{'seconds':34}{'count':>8}{'median':>9}{'p99':>9}{'greatest':>10}")
+    print(f"\n{'seconds':42}{'count':>8}{'median':>9}{'p99':>9}{'greatest':>10}")
     for what, found in spreads.items():
         ends = "".join(
             f"{found[name]:{width}.3f}" for name, width in (("median", 9), ("p99", 9), ("greatest", 10)) if name in found
         )
-        print(f"{what:34}{found['count']:8d}{ends}")
+        print(f"{what:42}{found['count']:8d}{ends}")
 
 
 def conclude(reasons: Sequence[str]) -> int:

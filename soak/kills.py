@@ -1,0 +1,315 @@
+"""`make kills`: agents, collectors and the proxy are killed with -9 at random moments under load, and everything must be whole and back.
+
+    python -m soak.kills [--kills N] [--guests N] [--seed N] [-o FILE]
+
+After each death the service is started again as a service manager would, at the same place, with nothing cleaned up. Then: every change of
+the directory that was answered is in its file and in the proxy, every line of the audit log is one, no answered change lacks its lines, no
+collector is left without its agent, and the other guests' calls did not notice. Prints how long everything took, and exits with 1 and the
+reasons when something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+
+from guest_client import AsyncGuestClient, AsyncProxyClient, CallError
+from guest_fleet.v1 import fleet_pb2_grpc
+from guest_transport.addresses import parse_address
+from guest_transport.options import channel_options
+from soak import report
+from soak.ages import Ages, spread
+from soak.callers import Callers
+from soak.fleet import Fleet
+from soak.judging import DIRECT, Book, Kind
+from soak.ledger import IDS_OF_A_CLERK, PREFIX, Clerk, Ledger, faults_of_audit, numbers_in_file
+from soak.processes import children_of, processes_about
+from soak.service import Service, ServiceError
+from soak.verdict import BAD_WORDS
+
+# Between the end of one death's checks and the next death: short, because what a death meets must not be rest.
+BETWEEN_SECONDS = (0.05, 0.6)
+# How often each is chosen. Proxies hold the files; collectors are the quickest to check.
+VICTIMS = {"proxy": 4, "agent": 3, "collector": 3}
+# From READY to the first good call: what is aimed at (a channel that waits out its backoff of 1 s and connects), and what fails a run. A
+# machine with ten other programs on two cores is no slower service; ten times the aim is one that does not come back by itself.
+BACK_AIM_SECONDS = 2.0
+BACK_LIMIT_SECONDS = 20.0
+# A collector whose agent was killed is killed by the kernel with it; this long it may take to be gone on a busy machine.
+ORPHAN_SECONDS = 5.0
+# A collector lives for 0.1 s and comes every second.
+COLLECTOR_SECONDS = 20.0
+LOOK_AGAIN_SECONDS = 0.002
+TRY_AGAIN_SECONDS = 0.01
+TRY_SECONDS = 2.0
+CLERKS = 3
+# Each of them several times a second, and each of the guests.
+CALL_EVERY_SECONDS = 0.1
+PAGE_EVERY_SECONDS = 1.0
+
+
+class Kills:
+    """One run: services in `fleet`, and what was found."""
+
+    def __init__(self, fleet: Fleet, guests: int, seed: int) -> None:
+        self.fleet = fleet
+        self._names = [f"vm{number}" for number in range(guests)]
+        for name in self._names:
+            fleet.add_guest(name)
+        self._random = random.Random(seed)  # noqa: S311 - no secrets are made of it
+        self._loop = asyncio.get_running_loop()
+        # The clerks' guests are entries without anybody behind them.
+        nobody = {f"{PREFIX}-{clerk}-{number}" for clerk in range(CLERKS) for number in range(IDS_OF_A_CLERK)}
+        self.book = Book(always=dict.fromkeys(nobody, frozenset({"UNAVAILABLE", "NOT_FOUND"})))
+        self.ledger = Ledger()
+        self.faults: list[str] = []
+        # By victim: from the kill to READY, and from READY (of a collector: from the kill) to the first good call.
+        self.starts: dict[str, list[float]] = defaultdict(list)
+        self.backs: dict[str, list[float]] = defaultdict(list)
+        self.changes = 0
+
+    async def run(self, kills: int) -> None:
+        """Kill so often; raises ServiceError."""
+        self.fleet.configure_proxy((name, self.fleet.guest_address(name)) for name in self._names)
+        await asyncio.gather(*(service.start() for service in self.fleet.services))
+        async with self._clients() as (client, directs, clerks):
+            callers = self._load(client, directs)
+            for _ in range(kills):
+                await asyncio.sleep(self._random.uniform(*BETWEEN_SECONDS))
+                (victim,) = self._random.choices(list(VICTIMS), list(VICTIMS.values()))
+                if victim == "proxy":
+                    await self._kill_proxy(client, clerks)
+                elif victim == "agent":
+                    await self._kill_agent(client, self._random.choice(self._names))
+                else:
+                    await self._kill_collector(client, self._random.choice(self._names))
+            await self._idle(clerks)
+            await callers.pause()
+            self.faults += [fault for clerk in clerks for fault in clerk.unexpected]
+        self.faults += faults_of_audit(self.fleet.audit_file, self.ledger.promises)
+        self._find_left_behind(running=True)
+        for service in self.fleet.services:
+            await service.stop()
+        self._find_left_behind(running=False)
+        self._judge_calls()
+
+    @contextlib.asynccontextmanager
+    async def _clients(self) -> AsyncIterator[tuple[AsyncProxyClient, dict[str, AsyncGuestClient], list[Clerk]]]:
+        """Clients that live through all deaths, as callers' do, and the clerks at work."""
+        address = self.fleet.proxy_address
+        async with contextlib.AsyncExitStack() as clients:
+            client = await clients.enter_async_context(AsyncProxyClient(address))
+            directs = {
+                name: await clients.enter_async_context(AsyncGuestClient(self.fleet.guest_address(name))) for name in self._names
+            }
+            options = channel_options(parse_address(address))
+            channel = await clients.enter_async_context(grpc.aio.insecure_channel(address, options=options))
+            directory: fleet_pb2_grpc.DirectoryServiceAsyncStub = fleet_pb2_grpc.DirectoryServiceStub(channel)
+            seed = self._random.randrange(2**32)
+            clerks = [Clerk(str(number), directory, self.ledger, seed) for number in range(CLERKS)]
+            for clerk in clerks:
+                clerk.may_work.set()
+            working = [asyncio.create_task(clerk.work()) for clerk in clerks]
+            try:
+                yield client, directs, clerks
+            finally:
+                for task in working:
+                    task.cancel()
+                await asyncio.gather(*working, return_exceptions=True)
+
+    def _load(self, client: AsyncProxyClient, directs: dict[str, AsyncGuestClient]) -> Callers:
+        callers = Callers(client, self.fleet.proxy_page, self.book, Ages(self._names, self.book))
+        callers.each(CALL_EVERY_SECONDS, callers.in_turn("gpu_info", self._names))
+        callers.each(CALL_EVERY_SECONDS * 2, callers.in_turn("info", self._names))
+        callers.each(PAGE_EVERY_SECONDS, callers.collect(lambda: self._names))
+        callers.each(PAGE_EVERY_SECONDS, callers.scrape(self.fleet.proxy_page))
+        for name, direct in directs.items():
+            callers.each(CALL_EVERY_SECONDS * len(directs), callers.ask_directly(direct, f"{DIRECT}{name}"))
+        return callers
+
+    async def _kill_proxy(self, client: AsyncProxyClient, clerks: list[Clerk]) -> None:
+        disturbance = self.book.begin("", Kind.PROXY_KILLED, self._loop.time())
+        killed_at = await self.fleet.proxy.kill()
+        await self._idle(clerks)
+        where = f"after kill {self._count()} (proxy)"
+        try:
+            in_file = numbers_in_file(self.fleet.registered_file)
+        except (ValueError, KeyError) as error:
+            self.faults.append(f"{where}: the directory's file is not whole: {error}")
+        else:
+            self.faults += self.ledger.faults_of(in_file, f"{where}, file")
+        ready_at = await self.fleet.proxy.start()
+        self.starts["proxy"].append(ready_at - killed_at)
+        self.backs["proxy"].append(await self._first_good(client, self._random.choice(self._names)) - ready_at)
+        disturbance.ended = self._loop.time()
+        seen = {guest.id: int(guest.labels["change"]) async for guest in client.list_guests() if guest.id.startswith(PREFIX)}
+        self.faults += self.ledger.faults_of(seen, f"{where}, proxy")
+        for clerk in clerks:
+            clerk.may_work.set()
+
+    async def _kill_agent(self, client: AsyncProxyClient, guest: str) -> None:
+        service = self.fleet.guests[guest]
+        now = self._loop.time()
+        disturbances = [self.book.begin(name, Kind.KILLED, now) for name in (guest, f"{DIRECT}{guest}")]
+        killed_at = await service.kill()
+        await self._no_orphans(guest)
+        ready_at = await service.start()
+        self.starts["agent"].append(ready_at - killed_at)
+        self.backs["agent"].append(await self._first_good(client, guest) - ready_at)
+        for disturbance in disturbances:
+            disturbance.ended = self._loop.time()
+
+    async def _kill_collector(self, client: AsyncProxyClient, guest: str) -> None:
+        service = self.fleet.guests[guest]
+        collector = await self._collector_of(service)
+        now = self._loop.time()
+        disturbances = [self.book.begin(name, Kind.COLLECTOR_KILLED, now) for name in (guest, f"{DIRECT}{guest}")]
+        at = time.time()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(collector, signal.SIGKILL)
+        self.backs["collector"].append(await self._first_good(client, guest, newer_than=at) - at)
+        for disturbance in disturbances:
+            disturbance.ended = self._loop.time()
+
+    async def _collector_of(self, service: Service) -> int:
+        """A collector that runs right now; calls come several times a second, and so do samples."""
+        async with asyncio.timeout(COLLECTOR_SECONDS):
+            while not (children := children_of(service.pid)):  # noqa: ASYNC110 - a child tells nobody that it is there
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        return children[0]
+
+    async def _no_orphans(self, guest: str) -> None:
+        """Until no process of the dead agent is left, or a fault."""
+        until = self._loop.time() + ORPHAN_SECONDS
+        while left := processes_about(self.fleet.folder / f"{guest}.rack.toml"):
+            if self._loop.time() > until:
+                self.faults.append(f"kill {self._count()}: {guest}'s agent left {left} behind")
+                return
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
+
+    async def _first_good(self, client: AsyncProxyClient, guest: str, newer_than: float = 0.0) -> float:
+        """When (epoch seconds) a call to `guest` was first answered with GPUs, of a sample taken after `newer_than`."""
+        until = self._loop.time() + BACK_LIMIT_SECONDS
+        while True:
+            with contextlib.suppress(CallError):
+                reply = await client.gpu_info(guest, timeout_seconds=TRY_SECONDS)
+                now = time.time()
+                if reply.gpus and now - reply.sample_age_ms / 1000 > newer_than:
+                    return now
+            if self._loop.time() > until:
+                self.faults.append(f"kill {self._count()}: {guest} is not back after {BACK_LIMIT_SECONDS:.0f} s")
+                return time.time()
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
+
+    async def _idle(self, clerks: list[Clerk]) -> None:
+        for clerk in clerks:
+            clerk.may_work.clear()
+        await asyncio.gather(*(clerk.idle.wait() for clerk in clerks))
+
+    def _count(self) -> int:
+        return sum(len(backs) for backs in self.backs.values()) + 1
+
+    def _find_left_behind(self, *, running: bool) -> None:
+        """Files that nobody needs: half-written ones always, sockets and their folders once nothing runs any more."""
+        folder = self.fleet.folder
+        for path in folder.glob(".*"):
+            self.faults.append(f"left behind: {path.name}")
+        allowed = len(self.fleet.services) if running else 0
+        folders = sorted(path.name for path in (folder / "tmp").iterdir())
+        if len(folders) > allowed:
+            self.faults.append(f"{len(folders)} private folders of sockets are there, and {allowed} are in use: {folders[:5]}")
+        if not running:
+            self.faults += [
+                f"left behind: {path.name}" for path in folder.iterdir() if path.suffix in {".sock", ".http", ".lock"}
+            ]
+
+    def _judge_calls(self) -> None:
+        for failure in self.book.lost():
+            self.faults.append(f"lost: {failure.what} about {failure.guest or 'none'}: {failure.status} {failure.text[:200]}")
+        for service in self.fleet.services:
+            for line in service.log_text().splitlines():
+                if any(words in line for words in BAD_WORDS):
+                    self.faults.append(f"{service.name}: its log has: {line[:200]}")
+        for victim, backs in self.backs.items():
+            if max(backs) > BACK_LIMIT_SECONDS:
+                self.faults.append(f"{victim}: back only after {max(backs):.1f} s, and {BACK_LIMIT_SECONDS:.0f} are allowed")
+        if not self.ledger.promises:
+            self.faults.append("no change of the directory was answered: nothing was proven of the files")
+
+
+async def run(folder: Path, kills: int, guests: int, seed: int) -> Kills:
+    """One run in `folder`; raises ServiceError."""
+    fleet = Fleet(folder)
+    run_of_kills = Kills(fleet, guests, seed)
+    try:
+        await run_of_kills.run(kills)
+    finally:
+        await fleet.discard()
+    return run_of_kills
+
+
+def facts_of(done: Kills, seed: int) -> dict[str, object]:
+    """What was found, for JSON."""
+    within = [back <= BACK_AIM_SECONDS for victim in ("proxy", "agent") for back in done.backs[victim]]
+    return {
+        "machine": report.machine(),
+        "seed": seed,
+        "kills": {victim: len(backs) for victim, backs in done.backs.items()},
+        "seconds": {
+            **{f"{victim}: from the kill to READY": spread(starts) for victim, starts in done.starts.items()},
+            **{
+                f"{victim}: from {'the kill' if victim == 'collector' else 'READY'} to a good call": spread(backs)
+                for victim, backs in done.backs.items()
+            },
+        },
+        "restarts back within 2 s of READY": [sum(within), len(within)],
+        "changes of the directory answered": len(done.ledger.promises),
+        "calls": dict(done.book.calls),
+        "explained": [[*key, count] for key, count in sorted(done.book.explained().items())],
+        "faults": done.faults,
+    }
+
+
+def main() -> int:
+    """Read the command line, run, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100, help="how many (default 100)")
+    parser.add_argument("--guests", type=int, default=3, help="guest agents (default 3)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="who dies, and when (printed)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write all that was found as JSON")
+    chosen = parser.parse_args()
+    if chosen.kills < 1 or chosen.guests < 1:
+        parser.error("one kill and one guest at the least")
+    print(f"{chosen.kills} kills, seed {chosen.seed}, load of the machine {os.getloadavg()[0]:.1f}", flush=True)
+    logging.basicConfig(level=logging.WARNING)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kills") as folder:
+        try:
+            done = asyncio.run(run(Path(folder), chosen.kills, chosen.guests, chosen.seed))
+        except ServiceError as error:
+            print(f"FAILED {error}", file=sys.stderr)
+            return 1
+    facts = facts_of(done, chosen.seed)
+    report.show_kills(facts)
+    if chosen.output:
+        chosen.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    print(f"took {time.monotonic() - began:.0f} s")
+    return report.conclude(done.faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
