@@ -20,6 +20,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import grpc
+
 from guest_client import AsyncProxyClient
 from soak import hostile, report
 from soak.ages import Ages
@@ -39,6 +41,10 @@ WARM_UP_SHARE = 0.25
 END_SECONDS = 9.0
 # What is left for measuring must hold some disturbances of each kind.
 LEAST_MINUTES = 0.9
+# Up to this a run is one of CI, and starting more guests would take its time.
+SHORT_MINUTES = 2
+# Thirty agents take 2 GB; a guest's name ends with one digit.
+MOST_GUESTS = 9
 
 # Seconds between two calls of a kind. Some 33 calls a second, of which 15 reach guests as calls of their own: a fifth of one core here, so
 # that the load is there on a machine that does other things too.
@@ -97,7 +103,12 @@ class Soak:
         self.book = Book(always=ALWAYS)
         self.ages = Ages(self.steady, self.book)
         self.hostile = [*hostile.ANSWERS, hostile.BLACK_HOLE]
-        self.hostile_service = Service("hostile", ["soak.hostile", str(folder)], folder)
+        # Every second guest of a kind.
+        self.fleet.hybrid = {name for name in (*self.steady, *self.ways) if int(name[-1]) % 2}
+        self.others = [
+            Service("hostile", ["soak.hostile", str(folder)], folder),
+            Service("vmm", ["soak.vmm", str(folder), *sorted(self.fleet.hybrid)], folder),
+        ]
 
     @property
     def known(self) -> list[str]:
@@ -106,8 +117,8 @@ class Soak:
 
     async def start(self, registrar: Registrar) -> None:
         """Start everything; raises ServiceError."""
-        self.fleet.configure_proxy((name, self.fleet.guest_address(name)) for name in self.known)
-        await asyncio.gather(self.hostile_service.start(), *(service.start() for service in self.fleet.services))
+        self.fleet.configure_proxy((name, self.fleet.dialled_address(name)) for name in self.known)
+        await asyncio.gather(*(service.start() for service in [*self.others, *self.fleet.services]))
         for name, kind in self.ways.items():
             if kind is Kind.GONE:
                 await registrar.register(name)
@@ -145,13 +156,14 @@ class Soak:
             lasting = self._lasting()
             last, loaded = await self._phase(callers, disturber, watch, self._began + whole - END_SECONDS - self._loop.time())
             lasting = {name: pid for name, pid in lasting.items() if self._lasting().get(name) == pid}
-            for service in [*self.fleet.services, self.hostile_service]:
+            for service in [*self.fleet.services, *self.others]:
                 await service.stop()
         finally:
             await client.close()
             await registrar.close()
             await self.fleet.discard()
-            await self.hostile_service.discard()
+            for service in self.others:
+                await service.discard()
         verdict = Verdict()
         judge_parts(verdict, watch, (first, last), lasting)
         promised = {what: loaded / seconds for what, seconds in RATES.items()}
@@ -198,13 +210,16 @@ def main() -> int:
     """Read the command line, run, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long all of it takes (default 10)")
-    parser.add_argument("--guests", type=int, default=1, help="guests that are disturbed in each way (default 1)")
+    parser.add_argument(
+        "--guests", type=int, help=f"guests that are disturbed in each way (default 1; over {SHORT_MINUTES} minutes 2)"
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of the disturbances (printed)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write all that was found as JSON")
     chosen = parser.parse_args()
-    if chosen.minutes < LEAST_MINUTES or chosen.guests < 1:
-        parser.error(f"a soak takes {LEAST_MINUTES} minutes and one guest of each kind at the least")
-    plan = Plan(chosen.minutes, chosen.guests, chosen.seed)
+    guests = chosen.guests or (1 if chosen.minutes <= SHORT_MINUTES else 2)
+    if chosen.minutes < LEAST_MINUTES or not 1 <= guests <= MOST_GUESTS:
+        parser.error(f"a soak takes {LEAST_MINUTES} minutes at the least, and 1 to {MOST_GUESTS} guests of each kind")
+    plan = Plan(chosen.minutes, guests, chosen.seed)
     print(f"soak of {plan.minutes:g} min, seed {plan.seed}, load of the machine {os.getloadavg()[0]:.1f}", flush=True)
     began = time.monotonic()
 
@@ -215,8 +230,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="soak") as folder:
         try:
             verdict, facts = asyncio.run(run(Path(folder)))
-        except ServiceError as error:
-            print(error, file=sys.stderr)
+        except (ServiceError, grpc.aio.AioRpcError, TimeoutError) as error:
+            print(f"FAILED {error}", file=sys.stderr)
             return 1
     facts["machine"] = report.machine()
     report.show(facts)

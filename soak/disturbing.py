@@ -39,7 +39,7 @@ class Registrar:
 
     async def register(self, guest: str) -> None:
         """Tell the proxy of `guest`; raises AioRpcError."""
-        entry = fleet_pb2.GuestEntry(id=guest, address=self._fleet.guest_address(guest), labels={"rack": "soak"})
+        entry = fleet_pb2.GuestEntry(id=guest, address=self._fleet.dialled_address(guest), labels={"rack": "soak"})
         await self._directory.RegisterGuest(fleet_pb2.RegisterGuestRequest(guest=entry), timeout=DIRECTORY_SECONDS)
 
     async def deregister(self, guest: str) -> None:

@@ -1,7 +1,7 @@
-"""The fleet under test, in one folder: guest agents on simulated cards, and a proxy that knows them, all at Unix sockets of that folder.
+"""The fleet under test, in one folder: guest agents on simulated cards and a proxy that knows them, all at Unix sockets of that folder.
 
-Each is what an operator runs, with its own configuration file; what differs from the defaults is written here, with its reason. It refuses
-TCP: a port would have to be guessed to be the same after a restart.
+Some guests are behind hybrid vsock. Each is what an operator runs, with its own configuration file; what differs from the defaults is
+written here, with its reason. It refuses TCP: a port would have to be guessed to be the same after a restart.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 
 from soak.service import Service
 
+# What the proxy names to a VMM; the stand-in has one guest per socket and asks no further.
+HYBRID_PORT = 8000
 # A sample a second in place of one in five: a minute then holds as many samples, and as many chances to leak, as five.
 SAMPLE_TTL_SECONDS = 1.0
 # A driver that hangs is given up after this; far more than a simulated sample takes, and a stopped guest's collector is no such driver.
@@ -50,6 +52,8 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.guests: dict[str, Service] = {}
+        # Those that the proxy reaches through a VMM's socket (soak.vmm).
+        self.hybrid: set[str] = set()
         (folder / "tmp").mkdir()
         self.proxy = Service("proxy", ["vmm_proxy", "serve", "--config", str(folder / "proxy.toml")], folder)
 
@@ -81,6 +85,10 @@ class Fleet:
     def guest_address(self, name: str) -> str:
         """Where the guest serves gRPC."""
         return f"unix:{self.folder}/{name}.sock"
+
+    def dialled_address(self, name: str) -> str:
+        """Where the proxy reaches it."""
+        return f"hvsock:{self.folder}/{name}.vmm:{HYBRID_PORT}" if name in self.hybrid else self.guest_address(name)
 
     def guest_page(self, name: str) -> Path:
         """Where the guest serves its pages."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
+from soak.judging import Book
 
 # What a label says the number of the change in.
 NUMBER = "change"
@@ -46,11 +47,9 @@ class Ledger:
     allowed: dict[str, set[int | None]] = field(default_factory=dict)
     promises: list[Promise] = field(default_factory=list)
 
-    def asked(self, guest: str, number: int | None) -> set[int | None]:
-        """`number` is under way; what was allowed before."""
-        before = self.allowed.get(guest, {None})
-        self.allowed[guest] = before | {number}
-        return before
+    def asked(self, guest: str, number: int | None) -> None:
+        """`number` is under way."""
+        self.allowed[guest] = self.allowed.get(guest, {None}) | {number}
 
     def kept(self, guest: str, number: int | None, promise: Promise) -> None:
         """It was answered."""
@@ -72,15 +71,17 @@ class Ledger:
 class Clerk:
     """Makes one change after the other while the proxy is up; `name` keeps its ids apart from other clerks'."""
 
-    def __init__(self, name: str, directory: fleet_pb2_grpc.DirectoryServiceAsyncStub, ledger: Ledger, seed: int) -> None:
+    def __init__(
+        self, name: str, directory: fleet_pb2_grpc.DirectoryServiceAsyncStub, ledger: Ledger, book: Book, seed: int
+    ) -> None:
         self._name = name
         self._directory = directory
         self._ledger = ledger
+        self._book = book
         self._random = random.Random(f"{seed} {name}")  # noqa: S311 - no secrets are made of it
         self._numbers = itertools.count(1)
         self.idle = asyncio.Event()
         self.may_work = asyncio.Event()
-        self.unexpected: list[str] = []
 
     async def work(self) -> None:
         """Work until cancelled, pausing while `may_work` is not set."""
@@ -94,16 +95,17 @@ class Clerk:
     async def _change(self, guest: str) -> None:
         present = self._ledger.allowed.get(guest, {None}) != {None}
         number = None if present and self._random.random() < 1 / 3 else next(self._numbers)
-        before = self._ledger.asked(guest, number)
+        self._ledger.asked(guest, number)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             promise = await self._ask(guest, number, present=present)
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                self.unexpected.append(f"a change of {guest} ended with {error.code().name} {error.details()}")
-                self._ledger.allowed[guest] = before
+            self._book.note("change", "", began, loop.time(), status=error.code().name, text=error.details() or "")
             # Cut off, or no proxy there. Whether it happened is seen later; to try on at once would only spin.
             self.may_work.clear()
             return
+        self._book.note("change", "", began, loop.time())
         self._ledger.kept(guest, number, promise)
         await asyncio.sleep(PAUSE_SECONDS)
 
