@@ -1,7 +1,8 @@
 """Logging of both servers: one line per event on stderr, as text or as JSON, never on stdout.
 
 stdout belongs to results (a table, a sample), so that a pipe never carries a log line. Control characters are escaped here, at the last
-door, because guests and drivers choose parts of what is logged. Rejected: structlog (one more dependency for two formats).
+door, because guests and drivers choose parts of what is logged. A fault that stays is a line a minute (steady_faults.py). Rejected:
+structlog (one more dependency for two formats).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import os
 import sys
 import time
+
+from guest_transport.steady_faults import SteadyHandler, message_of
 
 # Longest line written: an exception of a library may quote a whole message.
 LINE_LIMIT = 8192
@@ -23,10 +26,7 @@ def escape(text: str) -> str:
 
 class _Formatter(logging.Formatter):
     def message(self, record: logging.LogRecord) -> str:
-        try:
-            text = record.getMessage()
-        except Exception as error:  # noqa: BLE001  # a wrong log call must neither raise nor write lines of its own
-            text = f"{record.msg!r} {record.args!r} (does not format: {error!r})"
+        text = message_of(record)
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         if record.stack_info:
@@ -42,20 +42,24 @@ class TextFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        return f"{self.stamp(record)} {record.levelname} {record.name}: {escape(self.message(record))}"
+        held, seconds = record.__dict__.get("held"), record.__dict__.get("held_seconds")
+        counted = f" ({held} like it in {seconds:.0f} s)" if held else ""
+        return f"{self.stamp(record)} {record.levelname} {record.name}: {escape(self.message(record))}{counted}"
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object with time, level, logger and message."""
+    """One JSON object with time, level, logger and message; with `held` and `held_seconds` where it stands for more lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        fields = {
+        fields: dict[str, object] = {
             "time": self.stamp(record),
             "level": record.levelname,
             "logger": record.name,
             "message": self.message(record),
         }
+        if "held" in record.__dict__:
+            fields |= {"held": record.__dict__["held"], "held_seconds": round(record.__dict__["held_seconds"])}
         return json.dumps(fields)
 
 
@@ -66,7 +70,7 @@ def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
     off a TLS handshake makes one); GRPC_VERBOSITY of the environment still wins.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = SteadyHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -114,7 +114,7 @@ def build(
     calls = CallCounts()
     server = GrpcServer(
         [proxied_api(upstreams, calls), fleet.service(), writer.service()],
-        interceptors=[Gate(judge, peers, trail, method_roles(), time.monotonic, counts=calls)],
+        interceptors=[Gate(judge, peers, trail, method_roles(), counts=calls)],
         peers=peers,
         identify_unix=rules.unix_role is None,
         tls=tls,

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from guest_transport.errors import SettingsError
+from guest_transport.steady_faults import EVERY_ONE
 from vmm_proxy.statuses import plain
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Audit:
         """Add a line, safely on the disk on return; raises AuditError."""
         line = self._line(event)
         if self._file is None:
-            log.warning("audit: %s", line)
+            log.warning("audit: %s", line, extra=EVERY_ONE)
             return
         try:
             async with asyncio.timeout(WRITE_SECONDS):
@@ -91,7 +92,8 @@ class Audit:
         try:
             await self.write(event)
         except AuditError as error:
-            log.error("the audit log is not written (%s): %s", error, self._line(event))  # noqa: TRY400 - one line says it all
+            # One line says it all, and it is the only place that has it.
+            log.error("the audit log is not written (%s): %s", error, self._line(event), extra=EVERY_ONE)  # noqa: TRY400
 
     def _line(self, event: Event) -> str:
         now = dt.datetime.fromtimestamp(self._wall_clock(), dt.UTC)

@@ -18,6 +18,7 @@ from watchfiles import awatch
 
 from guest_transport.errors import SettingsError
 from guest_transport.settings import parse_settings, read_file
+from guest_transport.steady_faults import about
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
 
@@ -141,7 +142,7 @@ class GuestFolder:
         for name, reason in refused.items():
             if self.refused.get(name) != reason:
                 kept = "; its last good version stays" if name in self._entries else ""
-                log.warning("%s%s", reason, kept)
+                log.warning("%s%s", reason, kept, extra=about(name))
         for name in self.refused.keys() - refused.keys():
             log.info("%s: refused no more", self._folder / name)
         self.refused = refused

@@ -18,6 +18,7 @@ import grpc
 
 from guest_api import guest_api_pb2
 from guest_transport.addresses import Address
+from guest_transport.steady_faults import about
 from vmm_proxy.asking import NotSentError, ask
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.flight import Answer, Flight, Outcome
@@ -272,7 +273,7 @@ class Upstream:
             self._misses = 0
         if reach is not contact.reach:
             if isinstance(outcome, CallError) and not answered:
-                log.warning("%s", outcome.text)
+                log.warning("%s", outcome.text, extra=about(self.guest_id))
             else:
                 log.info("guest %s: answers", self.guest_id)
             contact.reach = reach
