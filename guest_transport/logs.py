@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 
 from guest_transport.steady_faults import SteadyHandler, message_of
@@ -22,6 +23,20 @@ LINE_LIMIT = 8192
 def escape(text: str) -> str:
     """`text` on one line: control characters, line separators and bidirectional marks as escapes."""
     return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+class _NotUtf8(logging.Filter):
+    """Takes what a peer chose, and the traceback, out of gRPC's complaint about a status text that is not UTF-8.
+
+    grpcio (1.85) writes two of them for each call that a hostile guest ends so; the call's own failure names the guest. Rejected: checking
+    the text before gRPC does, which gRPC has no place for.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always true."""
+        if str(record.msg).startswith("Invalid encoding on"):
+            record.msg, record.args, record.exc_info = "a peer's status text is not UTF-8", (), None
+        return True
 
 
 class _Formatter(logging.Formatter):
@@ -63,6 +78,23 @@ class JsonFormatter(_Formatter):
         return json.dumps(fields)
 
 
+def _log_what_python_prints() -> None:
+    """Make lines of the log of what Python writes to stderr in its own form: warnings, and exceptions that nobody could be given."""
+    log = logging.getLogger("python")
+
+    def unraisable(lost: sys.UnraisableHookArgs) -> None:
+        raised = (lost.exc_type, lost.exc_value, lost.exc_traceback) if lost.exc_value is not None else None
+        log.error("%s: %r", lost.err_msg or "exception ignored in", lost.object, exc_info=raised)
+
+    def in_thread(ended: threading.ExceptHookArgs) -> None:
+        raised = (ended.exc_type, ended.exc_value, ended.exc_traceback) if ended.exc_value is not None else None
+        log.error("a thread ended by an exception", exc_info=raised)
+
+    sys.unraisablehook = unraisable
+    threading.excepthook = in_thread
+    logging.captureWarnings(True)
+
+
 def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
     """Send all logging of this process to stderr in `log_format` ("text" or "json").
 
@@ -72,6 +104,10 @@ def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     handler = SteadyHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    _log_what_python_prints()
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_NotUtf8())
+    # At INFO it writes "1 change detected" for each, and not of what.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
