@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
 import grpc
@@ -87,3 +87,8 @@ async def again(times: int, *acts: Callable[[], Awaitable[object]]) -> None:
                 await act()
 
     await asyncio.gather(*(repeat(act) for act in acts))
+
+
+def counted(lines: Iterable[str], words: str) -> int:
+    """How many occurrences the lines with `words` stand for."""
+    return sum(int(line.rpartition("(")[2].split()[0]) if " like it in " in line else 1 for line in lines if words in line)

@@ -15,7 +15,7 @@ from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 from guest_transport.steady_faults import WINDOW_SECONDS, without_numbers
 from tests.inventory.sys_tree import SysTree
-from tests.logs.servers import again, ask_http, page, serving
+from tests.logs.servers import again, ask_http, counted, page, serving
 from tests.policy.callers import bearer
 from tests.policy.test_tls import tokens
 from tests.proxy.raw_guest import Stream, raw_guest
@@ -30,11 +30,6 @@ def assert_steady(lines: list[str], since: float) -> None:
     said = Counter(without_numbers(line.partition(" ")[2].partition(" (")[0]) for line in lines)
     often = {words: count for words, count in said.items() if count > 2 + minutes}
     assert not often, lines
-
-
-def counted(lines: list[str], words: str) -> int:
-    """How many occurrences the lines with `words` stand for."""
-    return sum(int(line.rpartition("(")[2].split()[0]) if " like it in " in line else 1 for line in lines if words in line)
 
 
 async def test_a_proxy_says_each_steady_fault_a_few_times_and_counts_the_rest(sockets: Path) -> None:
