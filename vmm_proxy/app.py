@@ -8,7 +8,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -30,6 +30,7 @@ from vmm_proxy.domains.settings import require_module
 from vmm_proxy.fleet import FleetService
 from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
+from vmm_proxy.guest_sources import SourceState, SourceStates
 from vmm_proxy.guest_tls import GuestTls
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
@@ -128,7 +129,7 @@ def join_pages(
     dashboard: Pages,
     server: PageServer,
     *,
-    refused_entries: Callable[[], int] = lambda: 0,
+    sources: SourceStates = dict,
 ) -> PageParts:
     """What the pages of `parts` on `server` read from."""
     return PageParts.join(
@@ -137,7 +138,7 @@ def join_pages(
         upstreams=parts.upstreams,
         calls=parts.calls,
         dashboard=dashboard,
-        refused_entries=refused_entries,
+        sources=sources,
         ready=lambda: bool(parts.server.addresses),
         stopping=server.stopping,
     )
@@ -212,9 +213,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         page_server = PageServer()
         dashboard = await asyncio.to_thread(lambda: Pages(metadata.version(DISTRIBUTION)))
-        pages = join_pages(
-            setup.pages, parts, dashboard, page_server, refused_entries=lambda: len(folder.refused) if folder else 0
-        )
+        pages = join_pages(setup.pages, parts, dashboard, page_server, sources=lambda: _states(folder, libvirt))
         ending.push_async_callback(pages.close)
         await parts.server.start(setup.listen)
         # Together, because each may take most of the time that stopping has.
@@ -228,6 +227,11 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         collect_garbage_quietly()
         await stop.wait()
         notifier.stopping()
+
+
+def _states(folder: GuestFolder | None, libvirt: LibvirtSource | None) -> Mapping[str, SourceState]:
+    states = {"folder": folder.state} if folder else {}
+    return states | {"libvirt": libvirt.state} if libvirt else states
 
 
 async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -> None:

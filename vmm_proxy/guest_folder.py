@@ -21,6 +21,7 @@ from guest_transport.settings import parse_settings, read_file
 from guest_transport.steady_faults import about
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.guest_sources import SourceState
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +88,14 @@ class GuestFolder:
         self._reader = FolderReader(folder, allow_plaintext=allow_plaintext)
         # The entry that each file has in the directory.
         self._entries: dict[str, GuestEntry] = {}
-        # Why a file is refused, by its name.
+        # Why a file is refused, by its name; by "" why the folder cannot be read.
         self.refused: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> SourceState:
+        """Whether the folder could be read, and how many files are refused."""
+        return SourceState("" not in self.refused, len(self.refused.keys() - {""}))
 
     async def start(self) -> None:
         """Read the folder once, then watch it."""

@@ -82,6 +82,9 @@ async def test_a_proxy_says_each_steady_fault_a_few_times_and_counts_the_rest(so
             touch,
         )
         await proxy.line_with("bad.toml")
+        shown = (await ask_http(folder / "http", page("/metrics"))).decode()
+        assert 'vmm_proxy_directory_refused{source="folder"} 1' in shown
+        assert 'vmm_proxy_directory_source_up{source="folder"} 1' in shown
         await proxy.stop()
     assert_steady(proxy.lines, since)
     assert len(proxy.lines) < 60
