@@ -253,7 +253,30 @@ async def test_one_callers_cancellation_leaves_the_shared_call_to_the_others(pro
             await asyncio.sleep(0)
         hold.set()
         assert await second == guest_api_pb2.GpuInfoResponse()
-        assert len(guest.requests) == 1
+        assert len(guest.requests) <= 2, "who is left asks together"
+
+
+async def test_the_caller_that_began_a_shared_call_leaves_and_all_others_share_the_next(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(b"")
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
+        await asyncio.wait_for(guest.called.wait(), 5)
+        others = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(20)]
+        while proxy.upstreams.reach("vm1").callers < 21:
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(guest.requests[0].reset.wait(), 5)
+        while len(guest.requests) < 2:
+            await asyncio.sleep(0)
+        hold.set()
+        assert await asyncio.gather(*others) == [guest_api_pb2.GpuInfoResponse()] * 20
+        assert len(guest.requests) == 2
 
 
 async def test_a_caller_with_time_left_outlives_the_shared_call_of_a_hasty_one(proxy: Proxy, sockets: Path) -> None:
