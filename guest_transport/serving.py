@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from guest_transport import decoding, health, options, socket_files, tcp, unix_sockets, vsock
+from guest_transport import decoding, health, options, private_folder, socket_files, tcp, unix_sockets, vsock
 from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
@@ -91,6 +91,8 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [*(service.full_name for service in self._services), health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(names, self._server)
+        if swept := await asyncio.to_thread(private_folder.sweep):
+            log.info("removed what killed processes left: %d folders of sockets", swept)
         try:
             await self._bind_all(listen)
         except BaseException:
