@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
+from starlette.types import ASGIApp
+
 from guest_transport.http.server import PageServer
 from guest_transport.peers import Peers
 from guest_transport.reload import reloaded_on_hangup
@@ -35,6 +37,7 @@ from vmm_proxy.guest_tls import GuestTls
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.http.token_door import TokenDoor
 from vmm_proxy.looks import Looks
 from vmm_proxy.policy.access import Access, AccessRules
 from vmm_proxy.policy.audit_trail import AuditTrail
@@ -144,6 +147,12 @@ def join_pages(
     )
 
 
+def page_app(pages: PageParts, access: Access) -> ASGIApp:
+    """The app over `pages`, behind tokens where the setup says so."""
+    app = create_http_app(pages)
+    return TokenDoor(app, access) if pages.setup.need_token else app
+
+
 def collect_garbage_quietly() -> None:
     """Keep Python's full collections rare: with a thousand guests one looks at 100,000 objects and holds everything up for 50 ms.
 
@@ -219,7 +228,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         # Together, because each may take most of the time that stopping has.
         ending.push_async_callback(lambda: asyncio.gather(parts.stop_serving(), page_server.stop()))
         if setup.pages.listen is not None:
-            await page_server.start(create_http_app(pages), setup.pages.listen)
+            await page_server.start(page_app(pages, parts.access), setup.pages.listen)
         log.info("guests known: %d", len(directory))
         await ending.enter_async_context(notifier.watched())
         notifier.ready(f"listening on {', '.join(map(str, [*parts.server.addresses, *page_server.addresses]))}")

@@ -107,7 +107,8 @@ async def test_credentials_that_the_proxy_takes_or_refuses_are_not_in_its_log(so
     write_authority(folder, "ca", authority)
     config = folder / "proxy.toml"
     config.write_text(
-        f"[grpc]\nlisten = ['unix:{folder}/p', '127.0.0.1:0']\n[http]\nlisten = 'unix:{folder}/http'\n{tls(folder, mutual=True)}"
+        f"[grpc]\nlisten = ['unix:{folder}/p', '127.0.0.1:0']\n[http]\nlisten = 'unix:{folder}/http'\nneed_token = true\n"
+        + tls(folder, mutual=True)
         + tokens(folder, "viewer")
         + f"[[guest]]\nid = 'vm1'\naddress = 'unix:{folder}/nobody'\n"
     )
