@@ -28,7 +28,7 @@ async def watch(fleet: fleet_pb2_grpc.FleetServiceAsyncStub, metadata: tuple[tup
     except grpc.aio.AioRpcError as error:
         return stream, error.details() or ""
     assert isinstance(first, fleet_pb2.WatchGpuInfoResponse)
-    return stream, first.guest.guest_id
+    return stream, first.guests[0].guest_id
 
 
 def fleet_of(channel: grpc.aio.Channel) -> fleet_pb2_grpc.FleetServiceAsyncStub:
