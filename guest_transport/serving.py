@@ -91,8 +91,6 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [*(service.full_name for service in self._services), health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(names, self._server)
-        if swept := await asyncio.to_thread(private_folder.sweep):
-            log.info("removed what killed processes left: %d folders of sockets", swept)
         try:
             await self._bind_all(listen)
         except BaseException:
@@ -104,6 +102,8 @@ class GrpcServer:
         self._health.serve()
         for address in self.addresses:
             log.info("listening on %s", address)
+        # A start that is refused says one line and changes nothing.
+        log.debug("removed folders of sockets that killed processes left: %d", await asyncio.to_thread(private_folder.sweep))
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Say NOT_SERVING, let calls in flight finish within `grace_seconds`, remove the socket files."""

@@ -131,8 +131,7 @@ async def test_a_proxy_that_was_killed_leaves_nothing_behind_the_next_one(place:
         await proxy.stop(signal.SIGKILL)
     (left,) = place.glob("guestscope-run-*")
     async with processes.serving(*arguments) as proxy:
-        status, _, err = await proxy.stop()
+        status, _, _ = await proxy.stop()
     assert status == 0
-    assert "removed what killed processes left: 1 " in err
     assert not left.exists()
     assert not list(place.glob("guestscope-*"))
