@@ -48,6 +48,7 @@ class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     # As `vmm-proxy hash-token` prints it.
     hash: str
+    # What the holder may do (docs/access.md).
     role: RoleName
     # Labels that a guest must have for the token to be about it; without any it is about all guests.
     guests: dict[str, str] = {}
@@ -56,6 +57,7 @@ class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole token file."""
 
+    # The tokens that are known.
     token: tuple[TokenSettings, ...] = ()
 
 

@@ -1,0 +1,78 @@
+"""How Sphinx makes the site of the Markdown pages, which stay where a reader of the repository finds them.
+
+The source folder is the repository itself, so that a relative link means the same on the site and in a file browser; a file that is linked
+and is no page (a unit, an example) comes along as a download. The order of pages stands here and not in the pages: a toctree would be
+a block of code to whoever reads them elsewhere. A page that stands in no section is a warning of Sphinx's, and `make docs` takes every
+warning as an error. Nothing is loaded from another host: tools/site_check.py holds it. Rejected: copies of the pages in a folder for
+Sphinx (two places to edit, and warnings that name the wrong one).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE_FOLDERS = {"docs", "benchmarks"}
+
+# Sections of the site and their pages, without .md. A page that is not there yet is left out.
+SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Begin", ("docs/start", "docs/concepts", "docs/simulator")),
+    ("Install", ("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt", "docs/examples")),
+    ("Operate", ("docs/guestctl", "docs/fleet", "docs/doctor", "docs/runbook", "docs/gpu-check")),
+    ("Secure", ("docs/security", "docs/access", "docs/boot-gate", "SECURITY")),
+    ("Look up", ("docs/configuration", "docs/commands", "docs/contract", "docs/metrics", "docs/client")),
+    ("The project", ("CONTRIBUTING", "docs/decisions/README", "docs/soak", "benchmarks/RESULTS", "CHANGELOG")),
+)
+DECISIONS = "docs/decisions/README"
+
+project = "Guestscope"
+author = "the Guestscope authors"
+project_copyright = author
+version = release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+extensions = ["myst_parser"]
+root_doc = "README"
+include_patterns = ["*.md", "docs/**.md", "benchmarks/*.md"]
+# Whole folders, so that Sphinx does not walk through environments and build outputs.
+exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in PAGE_FOLDERS]
+# Links to headings, as the repository's own browser makes them.
+myst_heading_anchors = 4
+nitpicky = True
+# What stands in quotes is often to be typed.
+smartquotes = False
+
+html_theme = "furo"
+html_title = f"Guestscope {release}"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+# index.html, which leads to the front page.
+html_extra_path = ["root"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_domain_indices = html_use_index = False
+
+
+def _toctree(caption: str, pages: list[str]) -> str:
+    return "\n".join(["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "", *pages, "```", ""])
+
+
+def add_order(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Append to the front page the order of all pages, and to the list of decisions each of them."""
+    if page == root_doc:
+        for caption, pages in SECTIONS:
+            source[0] += _toctree(caption, [f"/{each}" for each in pages if (ROOT / f"{each}.md").is_file()])
+    elif page == DECISIONS:
+        found = sorted(path.stem for path in (ROOT / DECISIONS).parent.glob("*.md"))
+        source[0] += _toctree("", [each for each in found if each != Path(DECISIONS).name])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("source-read", add_order)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
