@@ -60,7 +60,7 @@ test-pythons:
 	  else missing="$$missing $$python"; fi; \
 	done; if [ -n "$$missing" ]; then echo "not tested, because they are not here or lack ssl or venv:$$missing" >&2; fi
 
-check: proto-check lint types test
+check: proto-check lint types docs test
 
 proto: $(READY)
 	$(BIN)/python tools/contract.py generate

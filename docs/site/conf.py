@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE_FOLDERS = {"docs", "benchmarks"}
+PAGE_FOLDERS = {"docs", "benchmarks", "deploy"}
 
 # Sections of the site and their pages, without .md. A page that is not there yet is left out.
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Begin", ("docs/start", "docs/concepts", "docs/simulator")),
-    ("Install", ("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt", "docs/examples")),
+    ("Install", ("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt", "deploy/examples/README")),
     ("Operate", ("docs/guestctl", "docs/fleet", "docs/doctor", "docs/runbook", "docs/gpu-check")),
     ("Secure", ("docs/security", "docs/access", "docs/boot-gate", "SECURITY")),
     ("Look up", ("docs/configuration", "docs/commands", "docs/contract", "docs/metrics", "docs/client")),
     ("The project", ("CONTRIBUTING", "docs/decisions/README", "docs/soak", "benchmarks/RESULTS", "CHANGELOG")),
 )
-DECISIONS = "docs/decisions/README"
+# Pages with pages below them, found by pattern.
+CHAPTERS = {"docs/decisions/README": "docs/decisions/*.md", "deploy/examples/README": "deploy/examples/*/README.md"}
 
 project = "Guestscope"
 author = "the Guestscope authors"
@@ -37,7 +38,7 @@ version = release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="
 
 extensions = ["myst_parser"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/**.md", "benchmarks/*.md"]
+include_patterns = ["*.md", "docs/**.md", "benchmarks/*.md", "deploy/**.md"]
 # Whole folders, so that Sphinx does not walk through environments and build outputs.
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in PAGE_FOLDERS]
 # Links to headings, as the repository's own browser makes them.
@@ -63,13 +64,13 @@ def _toctree(caption: str, pages: list[str]) -> str:
 
 
 def add_order(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Append to the front page the order of all pages, and to the list of decisions each of them."""
+    """Append to the front page the order of all pages, and to the first page of a chapter the others."""
     if page == root_doc:
         for caption, pages in SECTIONS:
             source[0] += _toctree(caption, [f"/{each}" for each in pages if (ROOT / f"{each}.md").is_file()])
-    elif page == DECISIONS:
-        found = sorted(path.stem for path in (ROOT / DECISIONS).parent.glob("*.md"))
-        source[0] += _toctree("", [each for each in found if each != Path(DECISIONS).name])
+    elif page in CHAPTERS:
+        found = sorted(str(path.relative_to(ROOT).with_suffix("")) for path in ROOT.glob(CHAPTERS[page]))
+        source[0] += _toctree("", [f"/{each}" for each in found if each != page])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
