@@ -173,6 +173,13 @@ def _with_flags(config: GuestConfig, flags: Flags) -> GuestConfig:
     )
 
 
+def needs_restart(before: GuestConfig, after: GuestConfig) -> bool:
+    """Whether something differs that a reload does not take: all but the switches of the pages and the log level."""
+    replace = msgspec.structs.replace
+    taken = replace(before, http=replace(after.http, listen=before.http.listen), log=replace(before.log, level=after.log.level))
+    return taken != after
+
+
 def grpc_addresses(config: GuestConfig) -> list[Address]:
     """Where the gRPC server listens; load_config has checked that they parse."""
     return _addresses("grpc.listen", config.grpc.listen)

@@ -65,7 +65,7 @@ def _pages() -> tuple[_Page, ...]:
 `/etc/guest-service/config.toml` where the packages put it, named by `--config`; with comments:
 [guest-service.example.toml](../deploy/guest-service.example.toml). SIGHUP (`systemctl reload guest-service`) takes changes of
 the four `public_…`
-switches and of `log.level`; the rest waits for a restart.""",
+switches and of `log.level`; the rest waits for a restart, and the log says so.""",
             GuestConfig,
             agent_flags(),
         ),

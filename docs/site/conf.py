@@ -28,6 +28,8 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Look up", ("docs/configuration", "docs/commands", "docs/contract", "docs/metrics", "docs/client")),
     ("The project", ("CONTRIBUTING", "docs/decisions/README", "docs/soak", "benchmarks/RESULTS", "CHANGELOG")),
 )
+# What stands in the list of pages where a page's own title says too little without its folder.
+TITLES = {"benchmarks/RESULTS": "Benchmarks", "docs/running": "From the wheel, by hand", "deploy/examples/README": "Examples"}
 # Pages with pages below them, found by pattern.
 CHAPTERS = {"docs/decisions/README": "docs/decisions/*.md", "deploy/examples/README": "deploy/examples/*/README.md"}
 
@@ -63,11 +65,15 @@ def _toctree(caption: str, pages: list[str]) -> str:
     return "\n".join(["", "```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "", *pages, "```", ""])
 
 
+def _entry(page: str) -> str:
+    return f"{TITLES[page]} </{page}>" if page in TITLES else f"/{page}"
+
+
 def add_order(_app: Sphinx, page: str, source: list[str]) -> None:
     """Append to the front page the order of all pages, and to the first page of a chapter the others."""
     if page == root_doc:
         for caption, pages in SECTIONS:
-            source[0] += _toctree(caption, [f"/{each}" for each in pages if (ROOT / f"{each}.md").is_file()])
+            source[0] += _toctree(caption, [_entry(each) for each in pages if (ROOT / f"{each}.md").is_file()])
     elif page in CHAPTERS:
         found = sorted(str(path.relative_to(ROOT).with_suffix("")) for path in ROOT.glob(CHAPTERS[page]))
         source[0] += _toctree("", [f"/{each}" for each in found if each != page])
