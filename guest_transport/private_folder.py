@@ -1,16 +1,17 @@
-"""A folder that nobody else can look into, for the sockets between a relay and gRPC, and the end of those that a killed process left.
+"""A folder for sockets that only this process uses, and the removal of those whose process was killed.
 
-A folder is held by a lock on itself, which the kernel lets go of with the process, however it ends; a server's start removes what nobody
-holds (systemd-tmpfiles leaves locked folders alone, too). It refuses to touch a folder of another user, and one with folders in it.
-Rejected: the process's id in the name (another process has it by then, or another container counts its own); connecting to the socket
-to see who answers (a relay would dial the guest for it); a fixed folder under /run (a client run by a person has none, and two servers
-would share it).
+Each folder is locked by its process as long as it is used: the kernel drops the lock when its holder dies, however it dies. So the next
+server removes what a kill -9 left behind, and never what somebody uses. It removes nothing but sockets, and a folder only when it is
+empty then: a folder of that name that is somebody else's stays as it is. Rejected: abstract sockets, which leave nothing (whoever is on the
+machine could connect to them); the process's id in the name (it is another one's in another container, and comes again).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import stat
 import tempfile
@@ -19,11 +20,12 @@ from pathlib import Path
 from guest_transport.addresses import UNIX_PATH_BYTES
 from guest_transport.errors import ListenError
 
-_PREFIX = "guestscope-run-"
-# Another process's sweep can take a folder in the moment before it is locked; more than once in a row is no chance any more.
-_TRIES = 8
-# One look at the place for temporary files: a thousand guests of a proxy that was killed ten times.
-_SWEPT_AT_ONCE = 10_000
+log = logging.getLogger(__name__)
+
+PREFIX = "guestscope-s-"
+# Between being made and being locked a folder can be taken for an abandoned one. Each try needs a server that starts in just that moment.
+_TRIES = 10
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PrivateFolder:
@@ -31,9 +33,13 @@ class PrivateFolder:
 
     def __init__(self) -> None:
         try:
-            self._path, self._lock_fd = _new_locked()
+            self._path, self._lock_fd = _made()
         except OSError as error:
-            raise ListenError(f"{tempfile.gettempdir()}: cannot make a private folder for sockets: {error.strerror}") from error
+            # Without a file name nothing could be written anywhere, and the error lists where Python tried.
+            where = f"{error.filename}: " if error.filename else ""
+            raise ListenError(
+                f"{where}cannot make a private folder for sockets: {error.strerror}; set TMPDIR to a folder that can be written to"
+            ) from error
 
     def file(self, name: str) -> str:
         """The path of `name` in it; raises ListenError when it is too long for a socket."""
@@ -43,64 +49,71 @@ class PrivateFolder:
         return path
 
     def close(self) -> None:
-        """Remove it with everything in it; waits for the file system."""
+        """Remove it with its sockets; waits for the file system."""
         _remove(self._path, self._lock_fd)
         os.close(self._lock_fd)
 
 
-def sweep() -> int:
-    """Remove this user's folders that no process holds any more; how many. Waits for the file system."""
-    swept = 0
-    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as found:
-        names = (entry.name for entry in found if entry.name.startswith(_PREFIX))
-        for name in [name for name, _ in zip(names, range(_SWEPT_AT_ONCE), strict=False)]:
-            swept += _sweep_one(Path(tempfile.gettempdir()) / name)
-    return swept
-
-
-def _sweep_one(path: Path) -> bool:
+def remove_abandoned_folders() -> None:
+    """Remove this user's folders whose processes are gone; what cannot be removed stays. Blocks."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.scandir(tempfile.gettempdir()) as entries:
+            found = [Path(entry.path) for entry in entries if entry.name.startswith(PREFIX)]
     except OSError:
-        return False
-    try:
-        found = os.fstat(fd)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != stat.S_IRWXU or not _lock(fd):
-            return False
-        return _remove(path, fd)
-    finally:
-        os.close(fd)
+        return
+    for folder in found:
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(folder)
 
 
-def _new_locked() -> tuple[Path, int]:
-    """A new folder and the open descriptor that holds it."""
+def _made() -> tuple[Path, int]:
+    """A new folder and the descriptor that holds its lock; raises OSError."""
     for _ in range(_TRIES):
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(path, _OPEN_FOLDER)
         except FileNotFoundError:
             continue
-        # A sweep that came in between has it locked, or has removed it already.
-        if _lock(fd) and os.fstat(fd).st_nlink:
+        if _locked(fd) is not False and _is_at(fd, path):
             return path, fd
         os.close(fd)
-    raise OSError(None, "new folders keep being removed")
+    raise OSError(errno.EBUSY, "it is taken away again and again")
 
 
-def _lock(fd: int) -> bool:
+def _locked(fd: int) -> bool | None:
+    """Take the lock: whether it was free; None where the file system has no locks, and nothing is removed either."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return True
-
-
-def _remove(path: Path, fd: int) -> bool:
-    """Remove what lies in the open folder `fd`, then the folder at `path`; whether it is gone."""
-    try:
-        for name in os.listdir(fd):
-            os.unlink(name, dir_fd=fd)
-        path.rmdir()
     except OSError:
-        return False
+        return None
     return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    here = os.fstat(fd)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    fd = os.open(folder, _OPEN_FOLDER)
+    try:
+        if os.fstat(fd).st_uid == os.geteuid() and _locked(fd) and _is_at(fd, folder):
+            _remove(folder, fd)
+            log.debug("%s: removed; its process is gone", folder)
+    finally:
+        os.close(fd)
+
+
+def _remove(folder: Path, fd: int) -> None:
+    """Remove its sockets, and then the folder if nothing else is in it; what cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(fd):
+            if stat.S_ISSOCK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=fd)
+        folder.rmdir()

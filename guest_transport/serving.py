@@ -17,10 +17,11 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from guest_transport import decoding, health, options, private_folder, socket_files, tcp, unix_sockets, vsock
+from guest_transport import decoding, health, options, socket_files, tcp, unix_sockets, vsock
 from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
+from guest_transport.private_folder import remove_abandoned_folders
 from guest_transport.relayed_listeners import RelayedListeners
 from guest_transport.running import run
 from guest_transport.tls import ServerTls
@@ -99,11 +100,10 @@ class GrpcServer:
         await self._server.start()
         if self._relayed is not None:
             self._relayed.start()
+        await asyncio.to_thread(remove_abandoned_folders)
         self._health.serve()
         for address in self.addresses:
             log.info("listening on %s", address)
-        # A start that is refused says one line and changes nothing.
-        log.debug("removed folders of sockets that killed processes left: %d", await asyncio.to_thread(private_folder.sweep))
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Say NOT_SERVING, let calls in flight finish within `grace_seconds`, remove the socket files."""

@@ -225,6 +225,8 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         pages = join_pages(setup.pages, parts, dashboard, page_server, sources=lambda: _states(folder, libvirt))
         ending.push_async_callback(pages.close)
         await parts.server.start(setup.listen)
+        if registered:
+            await registered.remove_leftovers()
         # Together, because each may take most of the time that stopping has.
         ending.push_async_callback(lambda: asyncio.gather(parts.stop_serving(), page_server.stop()))
         if setup.pages.listen is not None:
