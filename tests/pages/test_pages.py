@@ -39,7 +39,9 @@ def _commands() -> Iterator[tuple[str, str, str]]:
     for page in PAGES:
         for line in _code(page):
             for found in re.finditer(
-                r"(?<![\w/.=-])(?:\S*/bin/)?(guest-service|vmm-proxy|guestctl)((?: .*)?)$", line.replace("\\|", "|")
+                # A container's or a group's name is no command.
+                r"(?<![\w/.=-])(?<!--name )(?<!getent group )(?:\S*/bin/)?(guest-service|vmm-proxy|guestctl)((?: .*)?)$",
+                line.replace("\\|", "|"),
             ):
                 yield str(page.relative_to(ROOT)), found[1], END.split(found[2])[0].strip()
 
