@@ -25,7 +25,9 @@ async def _who(channel: grpc.aio.Channel) -> str:
     if not isinstance(info, guest_api_pb2.GuestInfo):
         # grpc.aio 1.85 gives None with status OK for a reply that does not decode.
         return "something whose reply does not decode"
-    return f"guest-service {info.version[:_VERSION_LIMIT_CHARACTERS]}, instance {info.instance_id.hex() or 'without an id'},"
+    return (
+        f"guest-service {info.version[:_VERSION_LIMIT_CHARACTERS]} answers, instance {info.instance_id.hex() or 'without an id'}"
+    )
 
 
 AGENT = Served("guest agent", UNIT, _who)
@@ -43,9 +45,9 @@ async def examine_grpc(guest: Guest) -> Sequence[Finding]:
             case HvsockAddress():
                 found.append(wrong(f"{address}: hvsock is the host's side", f"use vsock:any:{address.port}"))
             case VsockAddress():
-                found.append(note(f"{address}: see cid"))
+                continue
     answers = await asyncio.gather(*asked)
-    return [*(finding for each in answers for finding in each), *found]
+    return [*(finding for each in answers for finding in each), *found] or [note("vsock addresses only: see cid")]
 
 
 def judge_reach(address: UnixAddress | TcpAddress) -> list[Finding]:

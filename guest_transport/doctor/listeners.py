@@ -91,7 +91,7 @@ async def _ask(address: UnixAddress | TcpAddress, served: Served) -> Finding:
     except grpc.aio.AioRpcError as error:
         reason = say_status(error)
     else:
-        return ok(f"{address}: {who} answers")
+        return ok(f"{address}: {who}")
     return judge_stranger(str(address), await holders_of(address), reason, served.what)
 
 
