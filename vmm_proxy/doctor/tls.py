@@ -170,9 +170,8 @@ def _summary(reading: TlsReading) -> str:
     if reading.chain:
         names = reading.chain[0].names
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        parts.append(
-            f"{reading.files.certificate} for {', '.join(names[:_NAMES_SHOWN]) or 'no name'}{more}, until {_day(reading.chain[0].valid_until)}"
-        )
+        named = f"{', '.join(names[:_NAMES_SHOWN]) or 'no name'}{more}"
+        parts.append(f"{reading.files.certificate} for {named}, until {_day(reading.chain[0].valid_until)}")
     if reading.files.authorities is not None:
         parts.append(f"{len(reading.authorities)} authorities in {reading.files.authorities}")
     return "; ".join(parts) or "the system's authorities"
