@@ -118,9 +118,9 @@ def check_config(config: Path) -> None:
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report (default text).")
 def doctor(config: Path | None, output: str) -> int:
-    """Check what can be wrong on this host and with its guests, and say what to do: one line each.
+    """Check what can be wrong on this host and with its guests.
 
-    Changes nothing, and may run beside the proxy; run it as the user that the proxy runs as.
+    One line each, with what to do. Changes nothing, and may run beside the proxy; run it as the user that the proxy runs as.
 
     Exit status: 0 nothing is wrong, 1 something is, 2 misuse.
     """

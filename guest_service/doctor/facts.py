@@ -126,12 +126,16 @@ async def examine_boot_gate(guest: Guest) -> Sequence[Finding]:
         policy = await in_thread(lambda: read_policy(guest.gate_policy))
     except SettingsError as error:
         return [wrong(str(error), "correct the policy; until then the gate stays shut")]
-    return judge_policy(
-        guest.gate_policy, policy, await in_thread(lambda: find_command(policy.verifier[0], guest.environ)), enabled=enabled
-    )
+    verifier, writable = await in_thread(lambda: (find_command(policy.verifier[0], guest.environ), may_keep_evidence(policy)))
+    return judge_policy(guest.gate_policy, policy, verifier, enabled=enabled, may_keep=writable)
 
 
-def judge_policy(file: Path, policy: Policy, verifier: str | None, *, enabled: bool) -> list[Finding]:
+def may_keep_evidence(policy: Policy) -> bool:
+    """Whether this user may write where the policy keeps evidence; true where it keeps none. Blocks."""
+    return policy.evidence_file is None or may(Path(policy.evidence_file).parent, os.W_OK | os.X_OK)
+
+
+def judge_policy(file: Path, policy: Policy, verifier: str | None, *, enabled: bool, may_keep: bool = True) -> list[Finding]:
     """What a run of the gate would stumble over."""
     found: list[Finding] = []
     state = "enabled" if enabled else "not enabled"
@@ -139,10 +143,9 @@ def judge_policy(file: Path, policy: Policy, verifier: str | None, *, enabled: b
         missing = f"{file}: there is no verifier {policy.verifier[0]}"
         advice = "install it, or name another as verifier in the policy"
         found.append(wrong(missing, advice) if enabled else note(f"{missing}; the gate is not enabled", advice))
-    if policy.evidence_file is not None:
+    if policy.evidence_file is not None and not may_keep:
         folder = Path(policy.evidence_file).parent
-        if not may(folder, os.W_OK | os.X_OK):
-            found.append(wrong(f"evidence_file: {this_user()} may not write in {folder}", "make the folder, or choose another"))
+        found.append(wrong(f"evidence_file: {this_user()} may not write in {folder}", "make the folder, or choose another"))
     weaker = [key for key in ("allow_devtools", "allow_debug", "allow_insecure_boot") if getattr(policy, key)]
     weaker += [] if policy.attest_gpu else ["attest_gpu = false"]
     if weaker:

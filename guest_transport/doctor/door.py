@@ -17,7 +17,6 @@ from guest_transport.doctor.findings import note
 from guest_transport.doctor.report import anything_wrong, as_json, as_text
 
 SOUND, WRONG = 0, 1
-OUTPUTS = ("text", "json")
 
 
 def examine(checks: Sequence[Check[MachineT]], machine: MachineT, *, output: str, refused: Callable[[MachineT], bool]) -> int:
