@@ -69,7 +69,7 @@ def judge_own(reading: VsockReading) -> list[Finding]:
         case FileNotFoundError():
             return [wrong("/dev/vsock is not there: the kernel module vsock is not loaded", _MODULES)]
         case OSError() as error:
-            return [wrong(f"/dev/vsock cannot be asked: {error.strerror}", "run this as root")]
+            return [note(f"/dev/vsock cannot be asked for the CID: {error.strerror}", "run this as root")]
         case None:
             return [wrong("vsock has no transport: this machine has no CID", _MODULES)]
         case int(cid) if cid == VSOCK_CID_HOST:

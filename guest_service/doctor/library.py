@@ -7,7 +7,6 @@ differ from the loader's where it matters.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,8 @@ LOAD_SECONDS = 5.0
 # The loader's account of one library in some sixty folders takes 10 KiB, of everything that Python loads before it 30 KiB.
 _ACCOUNT_LIMIT_BYTES = 512 * 1024
 # Variants for newer processors, which the loader tries in each folder first.
-_VARIANT = re.compile(r"/(glibc-hwcaps|tls|x86_64|haswell|aarch64)(/.*)?$")
-_FOLDERS_SHOWN = 8
+_VARIANT = re.compile(r"(/(glibc-hwcaps/[^/]+|tls|haswell|x86_64|aarch64))+$")
+_PLACES_SHOWN = 8
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -39,12 +38,12 @@ class _Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LibraryReading:
-    """What came of loading `name`: the file, or why not; the folders that were looked in; and the shell's LD_LIBRARY_PATH."""
+    """What came of loading `name`: the file, or why not; the places that were looked in; and the shell's LD_LIBRARY_PATH."""
 
     name: str
     file: str
     words: str
-    folders: tuple[str, ...]
+    places: tuple[str, ...]
     library_path: str
 
 
@@ -72,21 +71,22 @@ async def read_library(name: str, environ: Mapping[str, str]) -> LibraryReading:
         answer = msgspec.json.decode(ended.output, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
         words = f"the process that loaded it ended with status {ended.status}"
-        return LibraryReading(name, "", words, folders_of(name, ended.error), library_path)
-    return LibraryReading(name, answer.file, answer.words, folders_of(name, ended.error), library_path)
+        return LibraryReading(name, "", words, places_of(name, ended.error), library_path)
+    return LibraryReading(name, answer.file, answer.words, places_of(name, ended.error), library_path)
 
 
-def folders_of(name: str, account: str) -> tuple[str, ...]:
-    """The folders in which the loader looked for `name`, in its order, out of what it wrote for LD_DEBUG=libs; variants left out."""
-    _, found, rest = account.partition(f"find library={name} [")
-    if not found:
-        return ()
+def places_of(name: str, account: str) -> tuple[str, ...]:
+    """The folders, and the cache, in which the loader looked for `name`, in its order, out of what it wrote for LD_DEBUG=libs.
+
+    Folders of variants for newer processors are left out; empty where the loader gives no account (musl).
+    """
+    _, _, rest = account.partition(f"find library={name} [")
     tried: dict[str, None] = {}
     for line in rest.splitlines()[1:]:
         if "find library=" in line:
             break
-        if file := re.search(r"trying file=(/.*)", line):
-            tried[_VARIANT.sub("", os.path.dirname(file[1]))] = None  # noqa: PTH120 -- text, not a file that is there
+        if found := re.search(r"trying file=(/.*)/|search cache=(/.*)", line):
+            tried[_VARIANT.sub("", found[1]) if found[1] else found[2]] = None
     return tuple(tried)
 
 
@@ -95,7 +95,7 @@ def judge_library(reading: LibraryReading) -> list[Finding]:
     if reading.file:
         found = [ok(f"{reading.name}: {reading.file}")]
         named = [folder for folder in reading.library_path.split(":") if folder]
-        if "/" not in reading.name and any(reading.folders[-1:] == (folder.rstrip("/"),) for folder in named):
+        if "/" not in reading.name and any(reading.places[-1:] == (folder.rstrip("/"),) for folder in named):
             found.append(
                 note(
                     f"found through LD_LIBRARY_PATH={reading.library_path} of this shell, which the service may not have",
@@ -109,10 +109,10 @@ def judge_library(reading: LibraryReading) -> list[Finding]:
 def _where(reading: LibraryReading) -> str:
     if "/" in reading.name:
         return ""
-    places = ["LD_LIBRARY_PATH=" + (reading.library_path or "(not set)"), "/etc/ld.so.cache"]
-    shown = reading.folders[:_FOLDERS_SHOWN]
-    more = [f"{len(reading.folders) - len(shown)} more folders"] if len(reading.folders) > len(shown) else []
-    return f"; looked in {', '.join([*places, *shown, *more])}"
+    shown = reading.places[:_PLACES_SHOWN]
+    more = [f"{len(reading.places) - len(shown)} more"] if len(reading.places) > len(shown) else []
+    told = f"LD_LIBRARY_PATH={reading.library_path}" if reading.library_path else "LD_LIBRARY_PATH (not set)"
+    return f"; looked in {', '.join([told, *shown, *more])}"
 
 
 def _advice(reading: LibraryReading) -> str:

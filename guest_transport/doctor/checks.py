@@ -40,10 +40,11 @@ class Check(Generic[MachineT]):
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What one check found."""
+    """What one check found. `hung`: it did not end, and may have left a thread behind that nobody can end."""
 
     check: str
     findings: tuple[Finding, ...]
+    hung: bool = False
 
 
 async def run_checks(checks: Sequence[Check[MachineT]], machine: MachineT) -> list[Examined]:
@@ -59,7 +60,7 @@ async def _run(check: Check[MachineT], machine: MachineT) -> Examined:
         task.cancel()
         await asyncio.wait({task}, timeout=ENDING_SECONDS)
         hung = wrong(f"no answer within {bound:g} s", "see what this check looks at in docs/doctor.md, and whether that hangs")
-        return Examined(check.name, (hung,))
+        return Examined(check.name, (hung,), hung=True)
     error = task.exception()
     if error is not None:
         # The top of a check: no fault of ours in one of them may cost the others.

@@ -28,8 +28,15 @@ def examine(checks: Sequence[Check[MachineT]], machine: MachineT, *, output: str
     # gRPC's C core writes to stderr past all logging.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     left_out = [check.name for check in checks if refused(machine) and not check.without_config]
-    report = asyncio.run(run_checks([check for check in checks if check.name not in left_out], machine))
+    runner = asyncio.Runner()
+    report = runner.run(run_checks([check for check in checks if check.name not in left_out], machine))
     if left_out:
         report.append(Examined("config", (note(f"not looked at until the configuration is right: {', '.join(left_out)}"),)))
     sys.stdout.write((as_json(report) if output == "json" else as_text(report)) + "\n")
-    return WRONG if anything_wrong(report) else SOUND
+    status = WRONG if anything_wrong(report) else SOUND
+    if any(examined.hung for examined in report):
+        # Closing the loop, and the interpreter's own end, would wait for the read that hangs.
+        sys.stdout.flush()
+        os._exit(status)
+    runner.close()
+    return status

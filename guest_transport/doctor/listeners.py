@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import grpc
 
-from guest_transport import tcp, unix_sockets
+from guest_transport import unix_sockets
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.dialing import dial_target
 from guest_transport.doctor.checks import in_thread
@@ -45,12 +46,21 @@ class Served:
         return f"systemctl start {self.unit}; journalctl -u {self.unit} says why it ended"
 
 
+async def connected(address: UnixAddress | TcpAddress) -> socket.socket:
+    """A non-blocking socket connected to `address`; raises OSError. The caller bounds the wait, also that for a name server."""
+    if isinstance(address, UnixAddress):
+        return await unix_sockets.connect(address.path)
+    # Not the loop's own getaddrinfo, whose thread would hold up the end of the doctor.
+    connection = await in_thread(lambda: socket.create_connection((address.host, address.port), KNOCK_SECONDS))
+    connection.setblocking(False)
+    return connection
+
+
 async def knock(address: UnixAddress | TcpAddress) -> OSError | None:
     """Why nobody takes a connection at `address`; None when somebody does. Closes the connection without a byte."""
     try:
         async with asyncio.timeout(KNOCK_SECONDS):
-            connect = unix_sockets.connect(address.path) if isinstance(address, UnixAddress) else tcp.connect(address)
-            (await connect).close()
+            (await connected(address)).close()
     except TimeoutError:
         return TimeoutError(errno.ETIMEDOUT, f"nobody takes the connection within {KNOCK_SECONDS:g} s")
     except OSError as error:
@@ -136,19 +146,19 @@ def folder_of(address: UnixAddress) -> FileFacts | OSError:
     return read_facts(Path(address.path).parent)
 
 
-def judge_socket(address: UnixAddress, socket: FileFacts | OSError, folder: FileFacts | OSError) -> list[Finding]:
+def judge_socket(address: UnixAddress, there: FileFacts | OSError, folder: FileFacts | OSError) -> list[Finding]:
     """Who can open the socket, and who could replace it; what is not there is judged by the knock."""
     found: list[Finding] = []
     if isinstance(folder, FileFacts) and folder.mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
         found.append(wrong(f"{address}: anybody can replace it: {folder.path} is {folder.owners}", f"chmod o-w {folder.path}"))
-    if isinstance(socket, OSError):
+    if isinstance(there, OSError):
         return found
-    if not socket.is_socket:
+    if not there.is_socket:
         return [*found, wrong(f"{address}: what lies there is no socket", "move it away, or choose another path")]
-    if socket.mode & stat.S_IRWXO:
+    if there.mode & stat.S_IRWXO:
         found.append(
-            wrong(f"{address}: everybody may open it: {socket.owners}", f"restart the server, or chmod 0660 {address.path}")
+            wrong(f"{address}: everybody may open it: {there.owners}", f"restart the server, or chmod 0660 {address.path}")
         )
     else:
-        found.append(ok(f"{address}: {socket.owners}"))
+        found.append(ok(f"{address}: {there.owners}"))
     return found

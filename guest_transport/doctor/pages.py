@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from guest_transport import tcp, unix_sockets
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.files import read_facts
 from guest_transport.doctor.findings import Finding, note, ok, wrong
 from guest_transport.doctor.listeners import (
     ANSWER_SECONDS,
+    connected,
     folder_of,
     holders_of,
     judge_refusal,
@@ -66,7 +66,7 @@ def judge_page(where: str, answer: bytes, holders: str) -> Finding:
 
 async def _get(address: UnixAddress | TcpAddress, path: str) -> bytes:
     loop = asyncio.get_running_loop()
-    with await (unix_sockets.connect(address.path) if isinstance(address, UnixAddress) else tcp.connect(address)) as connection:
+    with await connected(address) as connection:
         await loop.sock_sendall(connection, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = b""
         while len(answer) < _ANSWER_LIMIT_BYTES and (part := await loop.sock_recv(connection, _ANSWER_LIMIT_BYTES)):

@@ -134,9 +134,9 @@ ACCOUNT = """
 """
 
 
-def test_the_loaders_account_gives_the_folders_without_their_variants() -> None:
-    assert library.folders_of("libnvidia-ml.so.1", ACCOUNT) == ("/opt/a", "/lib/x86_64-linux-gnu")
-    assert library.folders_of("libnvidia-ml.so.1", "no such loader") == ()
+def test_the_loaders_account_gives_the_places_without_their_variants() -> None:
+    assert library.places_of("libnvidia-ml.so.1", ACCOUNT) == ("/opt/a", "/etc/ld.so.cache", "/lib/x86_64-linux-gnu")
+    assert library.places_of("libnvidia-ml.so.1", "no such loader") == ()
 
 
 def test_a_crash_and_a_hang_of_the_loading_process_are_told() -> None:
@@ -151,7 +151,7 @@ def test_a_crash_and_a_hang_of_the_loading_process_are_told() -> None:
         (2, Verdict.NOTE, "host"),
         (None, Verdict.WRONG, "no transport"),
         (FileNotFoundError(errno.ENOENT, "gone"), Verdict.WRONG, "not loaded"),
-        (PermissionError(errno.EACCES, "Permission denied"), Verdict.WRONG, "Permission denied"),
+        (PermissionError(errno.EACCES, "Permission denied"), Verdict.NOTE, "Permission denied"),
     ],
 )
 def test_this_machines_cid(own: int | OSError | None, verdict: Verdict, word: str) -> None:

@@ -119,6 +119,16 @@ async def test_a_folder_of_guests_that_cannot_be_read_is_wrong(place: Place) -> 
     assert "absent" in report.wrong("directory")["seen"]
 
 
+async def test_a_file_whose_reading_never_ends_is_a_line_of_each_check_that_needs_it_and_the_doctor_ends(place: Place) -> None:
+    pipe = place.folder / "registered.json"
+    os.mkfifo(pipe)
+    place.tables["directory"] = f'registered_file = "{pipe}"'
+    report = await host_doctor(place.write())
+    for check in ("directory", "guests"):
+        assert "no answer within" in report.wrong(check)["seen"]
+    assert report.only("config")["verdict"] == report.only("access")["verdict"] == "ok"
+
+
 async def test_two_guests_at_one_socket_under_two_names_are_wrong(place: Place) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(f"{place.folder}/one")

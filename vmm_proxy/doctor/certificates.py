@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guest_transport.tls import FILE_LIMIT_BYTES
+from guest_transport.settings import read_file
 
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 # As access.grant writes them.
@@ -34,10 +34,8 @@ class Certificate:
 
 
 def read_certificates(path: Path) -> list[Certificate]:
-    """The certificates in the PEM file at `path`, in their order; raises OSError, and ValueError when one cannot be decoded. Blocks."""
-    with path.open("rb") as file:
-        data = file.read(FILE_LIMIT_BYTES)
-    return [decode(block) for block in _BLOCK.findall(data)]
+    """The certificates in the PEM file at `path`, in order; raises SettingsError, and ValueError when one cannot be decoded. Blocks."""
+    return [decode(block) for block in _BLOCK.findall(read_file(path))]
 
 
 def decode(pem: bytes) -> Certificate:

@@ -9,7 +9,7 @@ from guest_transport.doctor.clock import examine_clock
 from guest_transport.doctor.findings import Finding, ok, wrong
 from vmm_proxy.doctor import access, directory, doors, guests, reach, tls, user, writing
 from vmm_proxy.doctor.known_guests import LIBVIRT_SECONDS
-from vmm_proxy.doctor.machine import Host
+from vmm_proxy.doctor.machine import Host, refusal
 
 # Reading what names guests may itself take this long, before a check that needs it begins.
 _READ_FIRST_SECONDS = LIBVIRT_SECONDS + 4.0
@@ -19,8 +19,8 @@ _ASKING_SECONDS = guests.GUEST_SECONDS + 14.0
 
 async def examine_config(host: Host) -> Sequence[Finding]:
     """Whether serve would take the configuration."""
-    if host.refused:
-        return [wrong(host.refused, "correct it; vmm-proxy check-config tries it again")]
+    if refused := await refusal(host):
+        return [wrong(refused, "correct it; vmm-proxy check-config tries it again")]
     where = host.file or "no file, the defaults hold"
     return [ok(f"{where}: gRPC on {', '.join(host.config.grpc.listen)}, pages on {host.config.http.listen}")]
 

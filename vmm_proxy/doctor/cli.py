@@ -11,4 +11,4 @@ from vmm_proxy.doctor.machine import find_host
 
 def run_doctor(config: Path | None, output: str) -> int:
     """Examine the host of `config`; returns the exit status."""
-    return examine(CHECKS, find_host(config), output=output, refused=lambda host: host.unreadable)
+    return examine(CHECKS, find_host(config), output=output, refused=lambda host: bool(host.unreadable))

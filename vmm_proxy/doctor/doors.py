@@ -95,7 +95,7 @@ def shown_certificate(address: TcpAddress) -> bytes | None:
 def _in_file(certificate: Path) -> bytes:
     try:
         chain = read_certificates(certificate)
-    except (OSError, ValueError):
+    except (SettingsError, ValueError):
         return b""
     return chain[0].der if chain else b""
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_api import guest_api_pb2
-from guest_transport.addresses import Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
+from guest_transport.addresses import VSOCK_CIDS, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.doctor.findings import Finding, note, ok, wrong
 from vmm_proxy.asking import ask
 from vmm_proxy.contract_methods import proxied_methods
@@ -90,6 +90,8 @@ def judge_guest(reading: GuestReading) -> Finding:
 def _advice(address: Address) -> str:
     inside = "guest-service doctor in the guest says more"
     match address:
+        case VsockAddress(cid=cid) if cid == VSOCK_CIDS["local"]:
+            return f"does an agent of this machine listen on vsock:any:{address.port}, and is CID 1 in its grpc.vsock_cids?"
         case VsockAddress(cid=cid):
             return f"is a VM with CID {cid} running, and does its agent listen on vsock:any:{address.port}? {inside}"
         case HvsockAddress():

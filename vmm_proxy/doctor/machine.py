@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from guest_transport.addresses import Address, AddressError, parse_address
+from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
 from guest_transport.settings import read_settings
 from vmm_proxy.config import ProxyConfig, read_setup
@@ -42,13 +43,12 @@ class Once(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`refused`: why serve would not take it, empty when it would. `unreadable`: it is no configuration, and `config` has the defaults."""
+    """`unreadable`: why the file is no configuration, empty when it is one; then `config` has the defaults."""
 
     config: ProxyConfig
     known: Once[KnownGuests]
     file: Path | None = None
-    refused: str = ""
-    unreadable: bool = False
+    unreadable: str = ""
     dev: Path = Path("/dev")
     sysfs: Path = Path("/sys")
 
@@ -77,10 +77,16 @@ def find_host(file: Path | None) -> Host:
         config = read_settings(file, ProxyConfig) if file else ProxyConfig()
     except SettingsError as error:
         config = ProxyConfig()
-        return Host(config, Once(lambda: read_known(config, where)), file, refused=str(error), unreadable=True)
-    refused = ""
+        return Host(config, Once(lambda: read_known(config, where)), file, unreadable=str(error))
+    return Host(config, Once(lambda: read_known(config, where)), file)
+
+
+async def refusal(host: Host) -> str:
+    """Why serve would not take the configuration; empty when it would."""
+    if host.unreadable:
+        return host.unreadable
     try:
-        read_setup(file)
+        await in_thread(lambda: read_setup(host.file))
     except SettingsError as error:
-        refused = str(error)
-    return Host(config, Once(lambda: read_known(config, where)), file, refused=refused)
+        return str(error)
+    return ""

@@ -101,7 +101,7 @@ def _certificates(path: Path | None) -> tuple[Certificate, ...]:
         return ()
     try:
         return tuple(read_certificates(path))
-    except (OSError, ValueError):
+    except (SettingsError, ValueError):
         # Why it cannot be read is told by `misfit`, in the product's own words.
         return ()
 
