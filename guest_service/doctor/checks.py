@@ -17,7 +17,7 @@ async def examine_config(guest: Guest) -> Sequence[Finding]:
         return [wrong(guest.refused, "correct it; guest-service check-config tries it again")]
     config = guest.config
     where = guest.file or "no file, the defaults hold"
-    return [ok(f"{where}: gRPC on {', '.join(config.grpc.listen)}, HTTP on {config.http.listen}")]
+    return [ok(f"{where}: gRPC on {', '.join(config.grpc.listen)}, HTTP: {config.http.listen}")]
 
 
 CHECKS: tuple[Check[Guest], ...] = (

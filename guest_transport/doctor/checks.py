@@ -62,6 +62,9 @@ async def _run(check: Check[MachineT], machine: MachineT) -> Examined:
         hung = wrong(f"no answer within {bound:g} s", "see what this check looks at in docs/doctor.md, and whether that hangs")
         return Examined(check.name, (hung,), hung=True)
     error = task.exception()
+    if isinstance(error, TimeoutError):
+        # A bound of its own, below that of the check.
+        return Examined(check.name, (wrong(str(error) or "no answer in time", "see whether what it reads hangs"),), hung=True)
     if error is not None:
         # The top of a check: no fault of ours in one of them may cost the others.
         fault = wrong(f"the doctor itself failed: {type(error).__name__}: {error}", "report this line as a bug")

@@ -32,7 +32,10 @@ def examine(checks: Sequence[Check[MachineT]], machine: MachineT, *, output: str
     report = runner.run(run_checks([check for check in checks if check.name not in left_out], machine))
     if left_out:
         report.append(Examined("config", (note(f"not looked at until the configuration is right: {', '.join(left_out)}"),)))
-    sys.stdout.write((as_json(report) if output == "json" else as_text(report)) + "\n")
+    # A guest's letters may be none of this terminal's.
+    encoding = sys.stdout.encoding or "utf-8"
+    text = as_json(report) if output == "json" else as_text(report)
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     status = WRONG if anything_wrong(report) else SOUND
     if any(examined.hung for examined in report):
         # Closing the loop, and the interpreter's own end, would wait for the read that hangs.

@@ -14,7 +14,7 @@ from pathlib import Path
 from guest_transport.doctor.findings import Finding, Verdict
 
 # A doctor here takes a second; with a check that hangs, ten more; a machine may have other work.
-TIMEOUT_SECONDS = 55.0
+TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

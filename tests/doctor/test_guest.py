@@ -17,6 +17,9 @@ from tests.host_facts.engine import running_engine
 from tests.inventory.sys_tree import SysTree
 from tests.nvml_library.fixture import ScriptedNvml
 
+# Each test starts several processes, and a machine with other work may be slow.
+pytestmark = pytest.mark.timeout(300)
+
 CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
 
 

@@ -16,6 +16,7 @@ from guest_transport.doctor.findings import Verdict
 from guest_transport.serving import GrpcServer
 from guest_transport.tls import ServerTls
 from tests.doctor.reports import host_doctor, words
+from tests.pins.test_guest_tls import OURS, Authorities, tls_guest
 from tests.policy import certificates
 from vmm_proxy.config import ProxyConfig
 from vmm_proxy.directory import GuestEntry
@@ -24,6 +25,9 @@ from vmm_proxy.doctor.certificates import decode, read_certificates
 from vmm_proxy.doctor.guests import ask_guest, judge_guest
 from vmm_proxy.doctor.known_guests import LibvirtReading
 from vmm_proxy.doctor.tls import SOON_SECONDS, TlsFiles, judge_tls, read_tls
+
+# Each test starts several processes, and a machine with other work may be slow.
+pytestmark = pytest.mark.timeout(300)
 
 DAY = 24 * 3600.0
 
@@ -135,6 +139,16 @@ async def test_a_plain_server_where_tls_should_be_is_wrong(served: Files) -> Non
     finally:
         await server.stop()
     assert (found.verdict, "no TLS" in found.seen) == (Verdict.WRONG, True)
+
+
+async def test_a_guest_is_asked_over_its_own_tls_and_one_with_a_certificate_of_another_name_is_wrong(tmp_path: Path) -> None:
+    authorities = Authorities(tmp_path)
+    async with tls_guest(authorities, "guest.example") as (_, address):
+        entry = GuestEntry("vm1", parse_address(address), tls=authorities.proxy("guest.example"))
+        found = judge_guest(await ask_guest(entry, None))
+        assert (found.verdict, OURS.hex() in found.seen) == (Verdict.OK, True)
+        entry = GuestEntry("vm1", parse_address(address), tls=authorities.proxy("other.example"))
+        assert judge_guest(await ask_guest(entry, None)).verdict is Verdict.WRONG
 
 
 async def test_a_guest_whose_tls_files_are_refused_is_not_asked_in_the_clear() -> None:

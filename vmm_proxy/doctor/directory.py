@@ -13,6 +13,9 @@ from vmm_proxy.directory import GuestEntry
 from vmm_proxy.doctor.known_guests import LibvirtReading
 from vmm_proxy.doctor.machine import Host
 
+# More ids in one line are read by nobody.
+_IDS_SHOWN = 8
+
 
 async def examine_directory(host: Host) -> Sequence[Finding]:
     """Each entry that is refused, and addresses that are one socket under two names."""
@@ -39,7 +42,7 @@ def judge_directory(guests: Sequence[GuestEntry], refused: Sequence[str], resolv
         if place:
             holders[place].append(guest_id)
     found += [
-        wrong(f"guests {' and '.join(ids)} lead to one socket, {place}", "give each its own: one VM would answer for the other")
+        wrong(f"guests {_some(ids)} lead to one socket, {place}", "give each its own: one VM would answer for the other")
         for place, ids in holders.items()
         if len(ids) > 1
     ]
@@ -47,6 +50,11 @@ def judge_directory(guests: Sequence[GuestEntry], refused: Sequence[str], resolv
     if not guests and not refused:
         return [note("no guests are known", "add [[guest]], a file in directory.dir, or libvirt.uri: docs/running.md")]
     return found or [ok(f"{len(guests)} guest{'' if len(guests) == 1 else 's'}, {running} running")]
+
+
+def _some(ids: Sequence[str]) -> str:
+    shown = " and ".join(ids[:_IDS_SHOWN])
+    return f"{shown} and {len(ids) - _IDS_SHOWN} more" if len(ids) > _IDS_SHOWN else shown
 
 
 async def examine_libvirt(host: Host) -> Sequence[Finding]:

@@ -17,28 +17,37 @@ from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
 from guest_transport.settings import read_settings
 from vmm_proxy.config import ProxyConfig, read_setup
-from vmm_proxy.doctor.known_guests import KnownGuests, read_known
+from vmm_proxy.doctor.known_guests import LIBVIRT_SECONDS, KnownGuests, read_known
 
 # Where the unit's own ExecStart= looks (deploy/systemd/vmm-proxy.service), and who the proxy is there.
 CONFIG_FILE = Path("/etc/vmm-proxy/config.toml")
 UNIT = "vmm-proxy"
 UNIT_USER = "vmm-proxy"
 
+# libvirt has its own bound; files are read in well under a second, also ten thousand of them.
+READ_SECONDS = LIBVIRT_SECONDS + 4.0
+_WHAT = "the files that name guests"
+
 T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """A reading that several checks share: made when the first of them asks, and not broken off with it."""
+    """A reading that several checks share: made when the first of them asks, and not broken off with it. `what` names it."""
 
-    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, what: str, read: Callable[[], Awaitable[T]]) -> None:
+        self._what = what
         self._read = read
         self._task: asyncio.Future[T] | None = None
 
     async def get(self) -> T:
-        """What was read; raises what reading raised."""
+        """What was read; raises what reading raised, and TimeoutError after READ_SECONDS."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._read())
-        return await asyncio.shield(self._task)
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                return await asyncio.shield(self._task)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self._what} could not be read within {READ_SECONDS:g} s") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +86,8 @@ def find_host(file: Path | None) -> Host:
         config = read_settings(file, ProxyConfig) if file else ProxyConfig()
     except SettingsError as error:
         config = ProxyConfig()
-        return Host(config, Once(lambda: read_known(config, where)), file, unreadable=str(error))
-    return Host(config, Once(lambda: read_known(config, where)), file)
+        return Host(config, Once(_WHAT, lambda: read_known(config, where)), file, unreadable=str(error))
+    return Host(config, Once(_WHAT, lambda: read_known(config, where)), file)
 
 
 async def refusal(host: Host) -> str:
