@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
-  bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics
+  bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -18,6 +18,7 @@ help:
 	@echo 'make check          all tests and every other check'
 	@echo 'make vm-test        agent, proxy and client over real vsock, in an emulated VM'
 	@echo 'make test-floor     the tests at the oldest supported dependencies; test-pythons: with each Python that is here'
+	@echo 'make gpu-check      on a machine with a real NVIDIA GPU: what must work there, as a table and gpu-check.json'
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
@@ -58,6 +59,10 @@ test-pythons:
 	  then $(MAKE) test PYTHON=$$python VENV=.venv-$$(basename $$python) || exit 1; \
 	  else missing="$$missing $$python"; fi; \
 	done; if [ -n "$$missing" ]; then echo "not tested, because they are not here or lack ssl or venv:$$missing" >&2; fi
+
+# On a machine with a real GPU; changes no setting of it. ARGS adds options (python -m gpu_check --help).
+gpu-check: $(READY)
+	$(BIN)/python -m gpu_check --json gpu-check.json $(ARGS)
 
 check: proto-check lint types test
 

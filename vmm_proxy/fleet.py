@@ -93,10 +93,11 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             now = asyncio.get_running_loop().time()
             deadline = min(guest_deadline(context, GPU_INFO_BOUND_SECONDS), now + GPU_INFO_BOUND_SECONDS)
             asked = functools.partial(ask_gpu_info, self._upstreams, require=permit.require)
-            async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
-                async for outcome in outcomes:
+            async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as collected:
+                async for outcomes in collected:
                     answer = fleet_pb2.CollectGpuInfoResponse()
-                    outcome.write_to(answer.guest)
+                    for outcome in outcomes:
+                        outcome.write_to(answer.guests.add())
                     yield answer
         finally:
             self._streams.give_back()
@@ -115,9 +116,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         watcher = self._watches.join(selected, guests, interval)
         try:
             while True:
-                outcome = await watcher.outbox.take()
                 update = fleet_pb2.WatchGpuInfoResponse()
-                outcome.write_to(update.guest)
+                for outcome in await watcher.outbox.take():
+                    outcome.write_to(update.guests.add())
                 yield update
         except OutboxClosedError:
             stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")

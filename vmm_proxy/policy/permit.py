@@ -47,10 +47,10 @@ class Permit:
     def require(self, entry: GuestEntry | None, guest_id: str) -> None:
         """Raises CallError NOT_FOUND unless the guest exists for the caller, PERMISSION_DENIED unless the role covers it."""
         caller = self.caller()
-        if entry is None or not caller.sees(entry):
+        if entry is None:
             raise not_known(guest_id)
         if not caller.may(self._needed, entry):
-            raise _denied(self._needed, guest_id)
+            raise _denied(self._needed, guest_id) if caller.sees(entry) else not_known(guest_id)
 
     def sees(self, entry: GuestEntry) -> bool:
         """Whether the guest exists for the caller; nobody who lost its credentials sees any."""
