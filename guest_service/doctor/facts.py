@@ -69,7 +69,7 @@ def judge_machine_id(machine_id: Path, name: bytes | str) -> Finding:
     """A name, or none."""
     if isinstance(name, bytes):
         return ok(f"named by {machine_id}: instance {name.hex()}")
-    return wrong(
+    return note(
         f"{machine_id}: {name}; the instance has no id, and no pin can hold it", "systemd-machine-id-setup, or set identity.file"
     )
 

@@ -1,4 +1,4 @@
-"""`guest-service doctor` as a process: real agents, real sockets, real libraries and processes, each check right and wrong."""
+"""`guest-service doctor` as a process: configuration, listeners, engine, identity and power, each right and wrong."""
 
 from __future__ import annotations
 
@@ -6,52 +6,25 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.agent.agent import running_agent
+from tests.doctor.places import GuestPlace
 from tests.doctor.reports import guest_doctor
 from tests.host_facts.engine import running_engine
-from tests.inventory.sys_tree import SysTree
-from tests.nvml_library.fixture import ScriptedNvml
 
 # Each test starts several processes, and a machine with other work may be slow.
 pytestmark = pytest.mark.timeout(300)
 
-CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
-
-
-class Place:
-    """A guest's configuration with a /sys tree of its own; `tables` are whole TOML tables by name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sys = SysTree(folder / "sys")
-        self.socket = folder / "g"
-        self.tables: dict[str, str] = {
-            "grpc": f'listen = ["unix:{self.socket}"]',
-            "http": 'listen = "off"',
-            "containers": 'socket = "off"',
-        }
-
-    def card(self, driver: str | None = "nvidia", address: str = CARD) -> None:
-        self.sys.add(address, driver=driver)
-
-    def write(self) -> Path:
-        self.tables.setdefault("host", f'sysfs_root = "{self.sys.root}"')
-        path = self.folder / "agent.toml"
-        path.write_text("".join(f"[{name}]\n{text}\n" for name, text in self.tables.items()))
-        return path
-
 
 @pytest.fixture
-def place(sockets: Path) -> Place:
-    return Place(sockets)
+def place(sockets: Path) -> GuestPlace:
+    return GuestPlace(sockets)
 
 
-def test_a_simulated_guest_that_runs_well_has_nothing_wrong(place: Place) -> None:
+def test_a_simulated_guest_that_runs_well_has_nothing_wrong(place: GuestPlace) -> None:
     place.tables |= {"gpu": 'simulate = "h200x8"', "http": f'listen = "unix:{place.folder}/h"\npublic_sysinfo = true'}
     config = place.write()
     with running_agent("--config", str(config)) as agent:
@@ -67,7 +40,7 @@ def test_a_simulated_guest_that_runs_well_has_nothing_wrong(place: Place) -> Non
     assert report.only("library")["verdict"] == "note"
 
 
-def test_the_doctor_leaves_nothing_behind_and_asks_for_nothing_to_be_written(place: Place) -> None:
+def test_the_doctor_leaves_nothing_behind_and_asks_for_nothing_to_be_written(place: GuestPlace) -> None:
     place.card()
     place.sys.load_module()
     config = place.write()
@@ -76,7 +49,7 @@ def test_the_doctor_leaves_nothing_behind_and_asks_for_nothing_to_be_written(pla
     assert sorted(path for path in place.folder.rglob("*")) == before
 
 
-def test_text_on_a_terminal_has_a_line_per_finding_and_status_1_when_something_is_wrong(place: Place) -> None:
+def test_text_on_a_terminal_has_a_line_per_finding_and_status_1_when_something_is_wrong(place: GuestPlace) -> None:
     command = [sys.executable, "-m", "guest_service", "doctor", "--config", str(place.write())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
     assert (done.returncode, done.stderr) == (1, "")
@@ -84,16 +57,6 @@ def test_text_on_a_terminal_has_a_line_per_finding_and_status_1_when_something_i
     assert {line.split()[0] for line in lines} <= {"ok", "wrong", "note"}
     assert last.startswith("14 checks: ")
     assert any(line.startswith("wrong  grpc ") and "systemctl start guest-service" in line for line in lines)
-
-
-def test_a_configuration_that_is_refused_is_one_wrong_line_and_cards_are_still_looked_at(place: Place) -> None:
-    place.tables["gpu"] = 'refresh = "sometimes"'
-    report = guest_doctor(place.write())
-    assert "gpu.refresh" in report.wrong("config")["seen"]
-    (left_out,) = [finding for finding in report.of("config") if finding["verdict"] == "note"]
-    assert "grpc" in left_out["seen"]
-    assert report.of("pci")
-    assert "grpc" not in {finding["check"] for finding in report.findings}
 
 
 @pytest.mark.parametrize(
@@ -105,105 +68,7 @@ def test_what_serve_would_refuse_is_told_in_its_words(tmp_path: Path, text: str,
     assert word in guest_doctor(config).wrong("config")["seen"]
 
 
-def test_a_guest_without_a_card_is_told_so_and_that_is_not_wrong(place: Place) -> None:
-    report = guest_doctor(place.write())
-    for check in ("pci", "driver", "library", "devices", "sample"):
-        assert report.only(check)["verdict"] == "note"
-        assert "no NVIDIA card" in report.only(check)["seen"]
-
-
-def test_a_card_without_driver_and_a_module_that_is_not_loaded_are_wrong(place: Place) -> None:
-    place.card(driver=None)
-    place.card(driver="nouveau", address=OTHER)
-    place.card(driver="vfio-pci", address="0000:af:00.0")
-    report = guest_doctor(place.write())
-    assert report.verdicts("pci") == ["wrong", "wrong", "note"]
-    assert "modprobe nvidia" in report.of("pci")[0]["do"]
-    assert "nouveau" in report.of("pci")[1]["seen"]
-    assert "not loaded" in report.wrong("driver")["seen"]
-    assert report.only("sample")["verdict"] == "note"
-
-
-def test_a_card_with_its_driver_is_right_and_the_module_says_its_version(place: Place) -> None:
-    place.card()
-    place.sys.load_module()
-    (place.sys.root / "module/nvidia/version").write_text("570.124.06\n")
-    report = guest_doctor(place.write())
-    assert report.only("pci")["verdict"] == report.only("driver")["verdict"] == "ok"
-    assert "570.124.06" in report.only("driver")["seen"]
-
-
-def test_a_bus_that_cannot_be_read_is_wrong_once(place: Place) -> None:
-    place.tables["host"] = f'sysfs_root = "{place.folder}/absent"'
-    report = guest_doctor(place.write())
-    assert "absent" in report.wrong("pci")["seen"]
-    assert report.only("sample")["verdict"] == "note"
-
-
-def _with_library(place: Place, library: Path) -> Path:
-    place.card()
-    place.sys.load_module()
-    place.tables["gpu"] = f'nvml_library = "{library}"\nsample_timeout_seconds = 2.0'
-    return place.write()
-
-
-def test_a_library_that_loads_is_named_and_its_sample_is_taken(place: Place, scripted_nvml: Callable[..., ScriptedNvml]) -> None:
-    library = scripted_nvml("cards 1\n")
-    report = guest_doctor(_with_library(place, library.path))
-    assert report.only("library")["verdict"] == "ok"
-    assert str(library.path) in report.only("library")["seen"]
-    assert report.only("sample")["verdict"] == "ok"
-    assert library.calls("nvmlInit_v2") == 1, "one sample, and the library check starts no NVML"
-
-
-def test_a_library_that_is_no_library_is_told_with_the_loaders_own_words(place: Place) -> None:
-    library = place.folder / "libnvidia-ml.so.1"
-    library.write_text("not found: ask your administrator\n" * 20)
-    report = guest_doctor(_with_library(place, library))
-    assert "invalid ELF header" in report.wrong("library")["seen"]
-    assert "gpu.nvml_library" in report.wrong("library")["do"]
-    assert "invalid ELF header" in report.wrong("sample")["seen"]
-
-
-def test_a_library_that_is_nowhere_is_told_with_the_places_where_the_loader_looked(place: Place) -> None:
-    place.card()
-    place.sys.load_module()
-    (place.folder / "libs").mkdir()
-    report = guest_doctor(place.write(), LD_LIBRARY_PATH=f"{place.folder}/libs")
-    if report.only("library")["verdict"] == "ok":
-        pytest.skip("this machine has a libnvidia-ml of its own")
-    seen = report.wrong("library")["seen"]
-    assert "cannot open shared object file" in seen
-    for looked_in in (f"LD_LIBRARY_PATH={place.folder}/libs", "/etc/ld.so.cache", f"{place.folder}/libs,", "/usr/lib"):
-        assert looked_in in seen
-
-
-def test_a_library_that_only_this_shell_finds_is_worth_a_note(place: Place, scripted_nvml: Callable[..., ScriptedNvml]) -> None:
-    place.card()
-    place.sys.load_module()
-    library = scripted_nvml("cards 1\n")
-    report = guest_doctor(place.write(), LD_LIBRARY_PATH=str(library.path.parent))
-    assert report.verdicts("library") == ["ok", "note"]
-    assert "gpu.nvml_library" in report.of("library")[1]["do"]
-
-
-def test_a_card_that_nvml_does_not_see_is_named(place: Place, scripted_nvml: Callable[..., ScriptedNvml]) -> None:
-    place.card(address=OTHER)
-    report = guest_doctor(_with_library(place, scripted_nvml("cards 1\n").path))
-    wrong = report.wrong("sample")
-    assert "1 of 2 cards" in wrong["seen"]
-    assert "dmesg" in wrong["do"]
-
-
-def test_a_driver_that_hangs_is_a_line_in_the_time_that_a_sample_has(
-    place: Place, scripted_nvml: Callable[..., ScriptedNvml]
-) -> None:
-    report = guest_doctor(_with_library(place, scripted_nvml("cards 1\nnvmlInit_v2 - * hang\n").path))
-    assert "did not answer within 2 s" in report.wrong("sample")["seen"]
-    assert "dmesg" in report.wrong("sample")["do"]
-
-
-def test_an_agent_that_does_not_run_is_wrong_and_so_is_what_it_left(place: Place) -> None:
+def test_an_agent_that_does_not_run_is_wrong_and_so_is_what_it_left(place: GuestPlace) -> None:
     config = place.write()
     assert "no socket is there" in report_of_grpc(config)
     with socket.socket(socket.AF_UNIX) as gone:
@@ -220,7 +85,7 @@ def report_of_grpc(config: Path) -> str:
     return guest_doctor(config).wrong("grpc")["seen"]
 
 
-def test_a_socket_that_everybody_may_open_and_a_folder_that_everybody_may_write_are_wrong(place: Place) -> None:
+def test_a_socket_that_everybody_may_open_and_a_folder_that_everybody_may_write_are_wrong(place: GuestPlace) -> None:
     config = place.write()
     with running_agent("--config", str(config)):
         place.socket.chmod(0o666)
@@ -231,7 +96,7 @@ def test_a_socket_that_everybody_may_open_and_a_folder_that_everybody_may_write_
     assert found["everybody may open it"].endswith(f"chmod 0660 {place.socket}")
 
 
-def test_a_port_that_another_program_holds_is_told_with_its_name_and_number(place: Place) -> None:
+def test_a_port_that_another_program_holds_is_told_with_its_name_and_number(place: GuestPlace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger, socket.create_server(("127.0.0.1", 0)) as silent:
         port, page = stranger.getsockname()[1], silent.getsockname()[1]
         place.tables |= {"grpc": f'listen = ["127.0.0.1:{port}"]', "http": f'listen = "127.0.0.1:{page}"'}
@@ -241,7 +106,7 @@ def test_a_port_that_another_program_holds_is_told_with_its_name_and_number(plac
         assert "does not answer" in report.wrong(check)["seen"]
 
 
-def test_a_tcp_agent_is_asked_and_a_free_port_is_told_to_be_free(place: Place) -> None:
+def test_a_tcp_agent_is_asked_and_a_free_port_is_told_to_be_free(place: GuestPlace) -> None:
     place.tables["grpc"] = 'listen = ["127.0.0.1:0"]'
     with running_agent("--config", str(place.write()), "--http", "127.0.0.1:0") as agent:
         port = agent.log_line("listening on 127").rpartition(":")[2]
@@ -256,7 +121,7 @@ def test_a_tcp_agent_is_asked_and_a_free_port_is_told_to_be_free(place: Place) -
         assert "nobody listens, and the port is free" in report.wrong(check)["seen"]
 
 
-def test_an_engine_that_answers_is_right_one_that_is_gone_or_answers_badly_is_wrong(place: Place) -> None:
+def test_an_engine_that_answers_is_right_one_that_is_gone_or_answers_badly_is_wrong(place: GuestPlace) -> None:
     engine_socket = place.folder / "e"
     place.tables["containers"] = f'socket = "{engine_socket}"'
     config = place.write()
@@ -267,7 +132,7 @@ def test_an_engine_that_answers_is_right_one_that_is_gone_or_answers_badly_is_wr
         assert "answers badly" in guest_doctor(config).wrong("containers")["seen"]
 
 
-def test_an_engine_that_never_answers_is_a_line_and_all_others_are_there(place: Place) -> None:
+def test_an_engine_that_never_answers_is_a_line_and_all_others_are_there(place: GuestPlace) -> None:
     place.tables["containers"] = f'socket = "{place.folder}/e"'
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(f"{place.folder}/e")
@@ -288,7 +153,7 @@ def test_an_engine_that_never_answers_is_a_line_and_all_others_are_there(place: 
     ],
 )
 def test_an_identity_file_is_read_as_the_agent_reads_it(
-    place: Place, content: str | None, mode: int, verdicts: list[str], word: str
+    place: GuestPlace, content: str | None, mode: int, verdicts: list[str], word: str
 ) -> None:
     file = place.folder / "identity.toml"
     if content is not None:
@@ -308,14 +173,14 @@ def test_an_identity_file_is_read_as_the_agent_reads_it(
         ('allow_shutdown = false\nshutdown_command = ["/absent"]', "note"),
     ],
 )
-def test_the_shutdown_command_must_be_there_where_shutdown_is_allowed(place: Place, power: str, verdict: str) -> None:
+def test_the_shutdown_command_must_be_there_where_shutdown_is_allowed(place: GuestPlace, power: str, verdict: str) -> None:
     place.tables["power"] = power
     finding = guest_doctor(place.write()).only("power")
     assert finding["verdict"] == verdict
     assert "s3cret" not in finding["seen"], "its arguments may hold a secret"
 
 
-def test_a_plain_tcp_address_that_others_reach_is_a_note(place: Place) -> None:
+def test_a_plain_tcp_address_that_others_reach_is_a_note(place: GuestPlace) -> None:
     place.tables["grpc"] = 'listen = ["0.0.0.0:0"]'
     found = guest_doctor(place.write()).of("grpc")
     assert any("reads all of this guest" in finding["seen"] for finding in found)

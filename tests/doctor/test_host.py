@@ -1,55 +1,35 @@
-"""`vmm-proxy doctor` as a process: real proxies, agents and hostile guests on real sockets, each check right and wrong."""
+"""`vmm-proxy doctor` as a process: configuration, directory, listeners, libvirt, access and files, each right and wrong."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from guest_api import guest_api_pb2
+from guest_transport.doctor.findings import Verdict
 from tests.agent.agent import running_agent
+from tests.doctor.places import HostPlace
 from tests.doctor.reports import host_doctor
 from tests.domains.libvirt_daemon import LibvirtDaemon, libvirt_modules, module_environment, require_libvirtd
 from tests.proxy import processes
-from tests.proxy.raw_guest import Stream, frame, raw_guest
-from tests.transport.vmm import Vmm
+from vmm_proxy.doctor.user import judge_user
 
 # Each test starts several processes, and a machine with other work may be slow.
 pytestmark = pytest.mark.timeout(300)
 
 UUID = "11111111-1111-1111-1111-111111111111"
-
-
-class Place:
-    """A host's configuration; `tables` are whole TOML tables by name, `guests` the [[guest]] tables."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.socket = folder / "p"
-        self.tables = {"grpc": f'listen = ["unix:{self.socket}"]', "http": 'listen = "off"'}
-        self.guests: list[str] = []
-
-    def guest(self, guest_id: str, address: str, more: str = "") -> None:
-        self.guests.append(f'[[guest]]\nid = "{guest_id}"\naddress = "{address}"\n{more}\n')
-
-    def write(self) -> Path:
-        path = self.folder / "proxy.toml"
-        path.write_text("".join(f"[{name}]\n{text}\n" for name, text in self.tables.items()) + "".join(self.guests))
-        return path
+TOKEN_HASH = "sha256:" + "ab" * 32
 
 
 @pytest.fixture
-def place(sockets: Path) -> Place:
-    return Place(sockets)
+def place(sockets: Path) -> HostPlace:
+    return HostPlace(sockets)
 
 
-async def test_a_proxy_and_its_guest_that_run_well_have_nothing_wrong(place: Place) -> None:
+async def test_a_proxy_and_its_guest_that_run_well_have_nothing_wrong(place: HostPlace) -> None:
     place.guest("vm1", f"unix:{place.folder}/g")
     place.tables |= {
         "http": f'listen = "unix:{place.folder}/h"',
@@ -79,7 +59,7 @@ def _files(folder: Path) -> list[tuple[str, int]]:
     return sorted((str(path), path.stat().st_size if stat.S_ISREG(path.stat().st_mode) else 0) for path in folder.rglob("*"))
 
 
-async def test_a_file_that_is_no_configuration_leaves_out_what_needs_one(place: Place) -> None:
+async def test_a_file_that_is_no_configuration_leaves_out_what_needs_one(place: HostPlace) -> None:
     place.tables["grpc"] = "lisen = []"
     report = await host_doctor(place.write())
     assert "did you mean listen?" in report.wrong("config")["seen"]
@@ -87,7 +67,7 @@ async def test_a_file_that_is_no_configuration_leaves_out_what_needs_one(place: 
     assert "guests" in next(finding["seen"] for finding in report.of("config") if finding["verdict"] == "note")
 
 
-async def test_one_file_that_is_refused_does_not_hide_the_rest(place: Place) -> None:
+async def test_one_file_that_is_refused_does_not_hide_the_rest(place: HostPlace) -> None:
     place.guest("vm1", f"unix:{place.folder}/absent")
     place.tables["access"] = f'token_file = "{place.folder}/absent.toml"'
     report = await host_doctor(place.write())
@@ -96,7 +76,7 @@ async def test_one_file_that_is_refused_does_not_hide_the_rest(place: Place) -> 
     assert "its socket does not exist" in report.wrong("guests")["seen"]
 
 
-async def test_each_refused_entry_is_a_line_with_its_reason(place: Place) -> None:
+async def test_each_refused_entry_is_a_line_with_its_reason(place: HostPlace) -> None:
     folder = place.folder / "guests.d"
     folder.mkdir()
     (folder / "a.toml").write_text('id = "a"\naddress = "unix:/run/a"\nstate = "stopped"\n')
@@ -117,13 +97,15 @@ async def test_each_refused_entry_is_a_line_with_its_reason(place: Place) -> Non
     assert any(finding["verdict"] == "note" and "stopped" in finding["seen"] for finding in report.of("guests"))
 
 
-async def test_a_folder_of_guests_that_cannot_be_read_is_wrong(place: Place) -> None:
+async def test_a_folder_of_guests_that_cannot_be_read_is_wrong(place: HostPlace) -> None:
     place.tables["directory"] = f'dir = "{place.folder}/absent"'
     report = await host_doctor(place.write())
     assert "absent" in report.wrong("directory")["seen"]
 
 
-async def test_a_file_whose_reading_never_ends_is_a_line_of_each_check_that_needs_it_and_the_doctor_ends(place: Place) -> None:
+async def test_a_file_whose_reading_never_ends_is_a_line_of_each_check_that_needs_it_and_the_doctor_ends(
+    place: HostPlace,
+) -> None:
     pipe = place.folder / "registered.json"
     os.mkfifo(pipe)
     place.tables["directory"] = f'registered_file = "{pipe}"'
@@ -133,7 +115,7 @@ async def test_a_file_whose_reading_never_ends_is_a_line_of_each_check_that_need
     assert report.only("config")["verdict"] == report.only("access")["verdict"] == "ok"
 
 
-async def test_two_guests_at_one_socket_under_two_names_are_wrong(place: Place) -> None:
+async def test_two_guests_at_one_socket_under_two_names_are_wrong(place: HostPlace) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(f"{place.folder}/one")
         (place.folder / "two").symlink_to("one")
@@ -144,7 +126,7 @@ async def test_two_guests_at_one_socket_under_two_names_are_wrong(place: Place) 
     assert "guests vm1 and vm2 lead to one socket" in report.wrong("directory")["seen"]
 
 
-async def test_a_proxy_that_does_not_run_and_a_stranger_in_its_place_are_wrong(place: Place) -> None:
+async def test_a_proxy_that_does_not_run_and_a_stranger_in_its_place_are_wrong(place: HostPlace) -> None:
     config = place.write()
     assert "no socket is there" in (await host_doctor(config)).wrong("grpc")["seen"]
     with running_agent("--grpc", f"unix:{place.socket}", "--http", "off", "--simulate", "none") as agent:
@@ -153,132 +135,7 @@ async def test_a_proxy_that_does_not_run_and_a_stranger_in_its_place_are_wrong(p
     assert f"(pid {agent.process.pid})" in wrong["seen"]
 
 
-def _info(instance_id: bytes = b"", version: str = "9") -> bytes:
-    return guest_api_pb2.GuestInfo(version=version, instance_id=instance_id).SerializeToString()
-
-
-async def _answer(stream: Stream, message: bytes) -> None:
-    await stream.head()
-    await stream.data(frame(message))
-    await stream.send_headers([("grpc-status", "0")], end=True)
-
-
-def answering(message: bytes) -> Callable[[Stream], Awaitable[None]]:
-    return lambda stream: _answer(stream, message)
-
-
-async def test_a_pinned_guest_is_compared_and_another_vm_in_its_place_is_wrong(place: Place) -> None:
-    async with raw_guest(str(place.folder / "g"), answering(_info(b"\xab\xcd"))):
-        place.guest("vm1", f"unix:{place.folder}/g", 'instance_id = "abcd"')
-        report = await host_doctor(place.write())
-        assert report.only("guests")["seen"].endswith("abcd, as pinned")
-        place.guests.clear()
-        place.guest("vm1", f"unix:{place.folder}/g", 'instance_id = "abce"')
-        wrong = (await host_doctor(place.write())).wrong("guests")
-    assert "another VM answers" in wrong["seen"]
-    assert "it shows abcd, and abce is pinned" in wrong["seen"]
-
-
-async def test_what_a_hostile_guest_says_of_itself_is_escaped_and_bounded(place: Place) -> None:
-    version = "\x1b[2J\r\nok     config  all is well\u202e" + "x" * 5000
-    async with raw_guest(str(place.folder / "g"), answering(_info(b"i" * 20, version))):
-        place.guest("vm1", f"unix:{place.folder}/g")
-        seen = (await host_doctor(place.write())).only("guests")["seen"]
-    assert "\\x1b[2J\\r\\n" in seen
-    assert seen.isprintable()
-    assert len(seen) < 600
-
-
-async def test_letters_that_the_terminal_does_not_have_are_escaped_and_end_nothing(place: Place) -> None:
-    async with raw_guest(str(place.folder / "g"), answering(_info(version="\u6f22"))):
-        place.guest("vm1", f"unix:{place.folder}/g")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "vmm_proxy", "doctor", "--config", str(place.write())),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
-        )
-        out, err = await asyncio.wait_for(process.communicate(), 50)
-    assert err == b""
-    assert b"guest-service \\u6f22 at " in out
-
-
-async def test_no_private_socket_is_left_of_guests_that_hang(place: Place) -> None:
-    async def hold(_connection: socket.socket, _line: bytes) -> None:
-        await asyncio.Event().wait()
-
-    (place.folder / "tmp").mkdir()
-    vmm = Vmm(place.folder / "v", hold)
-    vmm.start()
-    try:
-        place.guest("vm1", f"hvsock:{place.folder}/v:8000")
-        report = await host_doctor(place.write(), TMPDIR=str(place.folder / "tmp"))
-    finally:
-        await vmm.close()
-    assert report.wrong("guests")
-    assert list((place.folder / "tmp").iterdir()) == []
-
-
-async def test_guests_that_hang_refuse_or_talk_nonsense_are_a_line_each_and_hold_up_nobody(place: Place) -> None:
-    async def never(_stream: Stream) -> None:
-        await asyncio.Event().wait()
-
-    place.guest("refused", f"unix:{place.folder}/r")
-    place.guest("nonsense", f"unix:{place.folder}/n")
-    place.guest("good", f"unix:{place.folder}/good")
-    for number in range(20):
-        place.guest(f"hung-{number}", f"unix:{place.folder}/hung")
-        place.guests[-1] = place.guests[-1].replace("/hung", f"/hung-{number}")
-        (place.folder / f"hung-{number}").symlink_to("hung")
-    with socket.socket(socket.AF_UNIX) as gone:
-        gone.bind(f"{place.folder}/r")
-    async with (
-        raw_guest(str(place.folder / "hung"), never),
-        raw_guest(str(place.folder / "n"), answering(b"\x0a\x02\xff\xfe")),
-        raw_guest(str(place.folder / "good"), answering(_info())),
-    ):
-        report = await host_doctor(place.write())
-    found = {finding["seen"].split()[1].rstrip(":"): finding for finding in report.of("guests")}
-    assert len(found) == 23
-    assert (found["good"]["verdict"], "no instance id" in found["good"]["seen"]) == ("ok", True)
-    assert "connection refused" in found["refused"]["seen"]
-    assert "does not decode" in found["nonsense"]["seen"]
-    assert all(found[f"hung-{number}"]["verdict"] == "wrong" for number in range(20)), (
-        "asked at once: one after the other is two minutes"
-    )
-
-
-async def test_guests_that_show_one_identity_are_a_note(place: Place) -> None:
-    async with (
-        raw_guest(str(place.folder / "a"), answering(_info(b"same"))),
-        raw_guest(str(place.folder / "b"), answering(_info(b"same"))),
-    ):
-        for name in ("a", "b"):
-            place.guest(name, f"unix:{place.folder}/{name}")
-        found = (await host_doctor(place.write())).of("guests")
-    assert [finding["verdict"] for finding in found] == ["ok", "ok", "note"]
-    assert "guests a, b show one instance_id" in found[2]["seen"]
-
-
-async def test_a_vmm_that_refuses_the_port_is_told_and_no_socket_is_probed_by_open_and_close(place: Place) -> None:
-    async def refuse(connection: socket.socket, _line: bytes) -> None:
-        connection.close()
-
-    vmm = Vmm(place.folder / "v", refuse)
-    vmm.start()
-    try:
-        place.guest("vm1", f"hvsock:{place.folder}/v:8000")
-        report = await host_doctor(place.write())
-    finally:
-        await vmm.close()
-    wrong = report.wrong("guests")
-    assert "the VMM closed the connection" in wrong["seen"]
-    assert "vsock:any:8000" in wrong["do"]
-    assert report.only("sockets")["verdict"] == "ok"
-    assert set(vmm.lines) == {b"CONNECT 8000\n"}
-
-
-async def test_socket_files_that_are_missing_or_no_sockets_are_wrong(place: Place) -> None:
+async def test_socket_files_that_are_missing_or_no_sockets_are_wrong(place: HostPlace) -> None:
     (place.folder / "file").touch()
     place.guest("vm1", f"hvsock:{place.folder}/absent:8000")
     place.guest("vm2", f"hvsock:{place.folder}/file:8000")
@@ -289,7 +146,7 @@ async def test_socket_files_that_are_missing_or_no_sockets_are_wrong(place: Plac
     assert report.only("vsock")["verdict"] == "note", "a stopped guest needs nothing"
 
 
-async def test_an_audit_log_and_a_state_folder_that_cannot_be_written_are_wrong(place: Place) -> None:
+async def test_an_audit_log_and_a_state_folder_that_cannot_be_written_are_wrong(place: HostPlace) -> None:
     place.tables |= {
         "audit": f'file = "{place.folder}/absent/audit.jsonl"',
         "directory": f'registered_file = "{place.folder}/absent/registered.json"',
@@ -302,10 +159,7 @@ async def test_an_audit_log_and_a_state_folder_that_cannot_be_written_are_wrong(
     assert "no regular file" in (await host_doctor(place.write())).wrong("audit")["seen"]
 
 
-TOKEN_HASH = "sha256:" + "ab" * 32
-
-
-async def test_tokens_are_counted_and_nothing_of_them_is_shown(place: Place) -> None:
+async def test_tokens_are_counted_and_nothing_of_them_is_shown(place: HostPlace) -> None:
     tokens = place.folder / "tokens.toml"
     tokens.write_text(f'[[token]]\nname = "ops"\nhash = "{TOKEN_HASH}"\nrole = "viewer"\n')
     tokens.chmod(0o644)
@@ -322,12 +176,12 @@ async def test_tokens_are_counted_and_nothing_of_them_is_shown(place: Place) -> 
     )
 
 
-async def test_a_grant_for_certificates_that_nobody_is_asked_for_is_wrong(place: Place) -> None:
+async def test_a_grant_for_certificates_that_nobody_is_asked_for_is_wrong(place: HostPlace) -> None:
     place.guests.append('[[access.grant]]\ncertificate = "dns:ops.example"\nrole = "operator"\n')
     assert "has no effect" in (await host_doctor(place.write())).wrong("access")["seen"]
 
 
-async def test_a_libvirt_that_does_not_answer_is_wrong_and_holds_up_nothing(place: Place, tmp_path: Path) -> None:
+async def test_a_libvirt_that_does_not_answer_is_wrong_and_holds_up_nothing(place: HostPlace, tmp_path: Path) -> None:
     modules = module_environment(libvirt_modules(tmp_path))
     place.tables["libvirt"] = f'uri = "test+unix:///default?socket={place.folder}/libvirt"'
     place.guest("vm1", f"unix:{place.folder}/absent")
@@ -342,7 +196,7 @@ async def test_a_libvirt_that_does_not_answer_is_wrong_and_holds_up_nothing(plac
 
 
 async def test_domains_of_libvirt_are_counted_and_an_entry_that_was_written_down_comes_first(
-    place: Place, tmp_path: Path
+    place: HostPlace, tmp_path: Path
 ) -> None:
     modules = libvirt_modules(tmp_path)
     require_libvirtd()
@@ -362,9 +216,6 @@ async def test_domains_of_libvirt_are_counted_and_an_entry_that_was_written_down
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to tell root from the unit's user")
 def test_root_is_told_that_the_proxys_user_may_less() -> None:
-    from guest_transport.doctor.findings import Verdict
-    from vmm_proxy.doctor.user import judge_user
-
     assert judge_user(0, 990).verdict is Verdict.NOTE
     assert "runuser -u vmm-proxy" in judge_user(0, 990).advice
     assert judge_user(990, 990).verdict is judge_user(0, None).verdict is Verdict.OK
