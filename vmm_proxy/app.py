@@ -217,6 +217,8 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         )
         ending.push_async_callback(pages.close)
         await parts.server.start(setup.listen)
+        if registered:
+            await registered.remove_leftovers()
         # Together, because each may take most of the time that stopping has.
         ending.push_async_callback(lambda: asyncio.gather(parts.stop_serving(), page_server.stop()))
         if setup.pages.listen is not None:

@@ -13,8 +13,8 @@ from vmm_proxy.statuses import CallError
 
 # Calls in progress towards all guests together. A proxied call takes some 2 ms of the loop, so more would only wait there.
 PROXY_CALLS = 256
-# Calls in progress towards one guest. A guest has six methods; identical calls share one, so a fifth is a caller that varies
-# its metadata.
+# Calls in progress towards one guest for its callers. Identical calls share one, so more than four are rarely anything but a caller that
+# varies its metadata; what the proxy asks for its own pages and lists is not counted here.
 GUEST_CALLS = 4
 # Callers that wait for one guest, calls that share one included. With 1024 calls admitted to the server, eight hanging guests
 # would have to be asked at once before anybody else is refused.

@@ -38,7 +38,7 @@ STDOUT_LIMIT_BYTES = 1024 * 1024
 STDERR_LIMIT_BYTES = 16 * 1024
 STDERR_LOGGED_LINES = 20
 # How the collector says on stderr that a question about confidential computing failed (collector/sample.py); counted as a line's begin.
-CC_COMPLAINT = re.compile(rb"^guest-service gpu-info: cc_(?:enabled|ready): ", re.MULTILINE)
+CC_COMPLAINT = re.compile(rb"^guest-service gpu-info: cc_(?:enabled|devtools|ready): ", re.MULTILINE)
 # Of a reason that the collector gives on stderr as it dies.
 LAST_WORDS_CHARACTERS = 200
 

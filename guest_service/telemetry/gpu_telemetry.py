@@ -165,6 +165,8 @@ class GpuTelemetry:
         reply = guest_api_pb2.GpuInfoResponse()
         reply.CopyFrom(outcome.reply)
         reply.sample_age_ms = int(self._cell.age_seconds * 1000)
+        if reply.gpus and self._gate.inventory is not None:
+            reply.pci_devices = self._gate.inventory.nvidia
         return reply
 
     async def _take(self) -> Outcome:
