@@ -183,7 +183,12 @@ PROXY_IDENTITY_MISMATCHES = _counter(
     "vmm_proxy_identity_mismatches_total", "Connections that another guest than the pinned one answered."
 )
 PROXY_DIRECTORY_ENTRIES = _gauge("vmm_proxy_directory_entries", "Guests in the directory, by state.", "state")
-PROXY_DIRECTORY_REFUSED = _gauge("vmm_proxy_directory_refused", "Directory files that are refused; the log says why.")
+PROXY_DIRECTORY_REFUSED = _gauge(
+    "vmm_proxy_directory_refused", "Entries of a source that are refused, files or libvirt's domains; the log says why.", "source"
+)
+PROXY_DIRECTORY_SOURCE_UP = _gauge(
+    "vmm_proxy_directory_source_up", "1 when this source of guests can be read; its last known guests stay otherwise.", "source"
+)
 PROXY_BUILD_INFO = _info("vmm_proxy_build_info", "The proxy.", "version", "python_version")
 PROXY_FAMILIES = (
     PROXY_GUEST_UP,
@@ -197,6 +202,7 @@ PROXY_FAMILIES = (
     PROXY_IDENTITY_MISMATCHES,
     PROXY_DIRECTORY_ENTRIES,
     PROXY_DIRECTORY_REFUSED,
+    PROXY_DIRECTORY_SOURCE_UP,
     PROXY_BUILD_INFO,
 )
 

@@ -150,7 +150,9 @@ def read_setup(
         tls=server_tls(config.tls, f"{where}: "),
         guest_tls=usual_tls,
         audit_file=_audit_file(config.audit, where),
-        pages=page_setup(config.http, config.metrics, flag=http_flag, where=where),
+        pages=page_setup(
+            config.http, config.metrics, flag=http_flag, has_tokens=config.access.token_file is not None, where=where
+        ),
     )
 
 

@@ -27,7 +27,7 @@ from vmm_proxy.outbox import OutboxClosedError
 from vmm_proxy.policy.permit import SeenGuests, current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.selecting import selection
-from vmm_proxy.slots import FLEET_STREAMS, Slots
+from vmm_proxy.slots import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedSlots
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
 from vmm_proxy.watching import (
@@ -60,7 +60,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         self._guest_list = guest_list
         self._watches = watches
         self._wall_clock = wall_clock
-        self._streams = Slots(FLEET_STREAMS, "the fleet")
+        self._streams = SharedSlots(FLEET_STREAMS, FLEET_STREAMS_OF_ONE, "the fleet")
 
     def service(self) -> Service:
         """What a server needs to serve it."""
@@ -86,7 +86,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             permit = current_permit()
             guest_ids = selection(request.selector).choose(SeenGuests(self._directory, permit))
             metadata = passed_metadata.to_guest(context.invocation_metadata())
-            self._streams.take()
+            account = permit.account
+            self._streams.take(account)
         except CallError as error:
             await refuse(context, error)
         try:
@@ -100,7 +101,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                         outcome.write_to(answer.guests.add())
                     yield answer
         finally:
-            self._streams.give_back()
+            self._streams.give_back(account)
 
     async def WatchGpuInfo(  # noqa: N802 - the contract's name
         self, request: fleet_pb2.WatchGpuInfoRequest, context: Context
@@ -109,8 +110,10 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             interval = _interval_seconds(request)
             selected = selection(request.selector)
-            guests = SeenGuests(self._directory, current_permit())
-            self._streams.take()
+            permit = current_permit()
+            guests = SeenGuests(self._directory, permit)
+            account = permit.account
+            self._streams.take(account)
         except CallError as error:
             await refuse(context, error)
         watcher = self._watches.join(selected, guests, interval)
@@ -123,7 +126,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         except OutboxClosedError:
             stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
         finally:
-            self._streams.give_back()
+            self._streams.give_back(account)
             await self._watches.leave(watcher, interval)
         await refuse(context, stopping)
 

@@ -20,6 +20,7 @@ from guest_service.telemetry.cell import Cell
 from guest_service.telemetry.gate import Gate
 from guest_service.telemetry.lost_cards import KnownCards
 from guest_transport.clock import Clock
+from guest_transport.steady_faults import about
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +188,6 @@ class GpuTelemetry:
         if outcome.reply.error != self._said:
             self._said = outcome.reply.error
             if outcome.failed:
-                log.warning("no GPU sample: %s", self._said)
+                log.warning("no GPU sample: %s", self._said, extra=about("sample"))
             else:
                 log.info("GPU samples are there again: %d devices", len(outcome.reply.gpus))
