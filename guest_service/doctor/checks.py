@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guest_service.doctor import cards, cid, doors, facts, library, sample
+from guest_service.doctor import cards, cid, doors, facts, library, sample, tls
 from guest_service.doctor.machine import Guest
-from guest_transport.doctor.checks import Check
+from guest_transport.doctor.checks import Check, in_thread
 from guest_transport.doctor.clock import examine_clock
 from guest_transport.doctor.findings import Finding, ok, wrong
+from guest_transport.errors import SettingsError
+from guest_transport.tls_settings import server_tls
 
 
 async def examine_config(guest: Guest) -> Sequence[Finding]:
     """Whether serve would take the configuration."""
-    if guest.refused:
-        return [wrong(guest.refused, "correct it; guest-service check-config tries it again")]
+    refused = guest.refused
+    try:
+        await in_thread(lambda: server_tls(guest.config.tls))
+    except SettingsError as error:
+        refused = refused or str(error)
+    if refused:
+        return [wrong(refused, "correct it; guest-service check-config tries it again")]
     config = guest.config
     where = guest.file or "no file, the defaults hold"
     return [ok(f"{where}: gRPC on {', '.join(config.grpc.listen)}, HTTP: {config.http.listen}")]
@@ -45,6 +52,7 @@ CHECKS: tuple[Check[Guest], ...] = (
         "grpc", "each Unix and TCP address of grpc.listen: mode, who holds it, and whether an agent answers", doors.examine_grpc
     ),
     Check("http", "the page: who holds its address, and whether it answers and is ready", doors.examine_http),
+    Check("tls", "certificate and key fit, their modes, their end, and the names in them", tls.examine_tls),
     Check("containers", "the container engine answers", facts.examine_containers),
     Check("identity", "the identity file, or the machine id in its place, names this guest", facts.examine_identity),
     Check("power", "the command that Shutdown runs is there", facts.examine_power),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 from google.protobuf import empty_pb2
@@ -15,6 +16,8 @@ from guest_transport.addresses import HvsockAddress, TcpAddress, UnixAddress, Vs
 from guest_transport.doctor.findings import Finding, note, wrong
 from guest_transport.doctor.listeners import ANSWER_SECONDS, Served, examine_listener
 from guest_transport.doctor.pages import examine_pages
+from guest_transport.doctor.tls_listener import examine_tls_listener
+from guest_transport.tls_settings import TlsSettings
 
 # What an agent says of its version; more is not shown.
 _VERSION_LIMIT_CHARACTERS = 64
@@ -40,8 +43,12 @@ async def examine_grpc(guest: Guest) -> Sequence[Finding]:
     for address in grpc_addresses(guest.config):
         match address:
             case UnixAddress() | TcpAddress():
-                asked.append(examine_listener(address, AGENT))
-                found += judge_reach(address)
+                # Port 0 is chosen at the start; examine_listener says so.
+                if isinstance(address, TcpAddress) and address.port and guest.config.tls is not None:
+                    asked.append(examine_tls_listener(address, Path(guest.config.tls.certificate), AGENT))
+                else:
+                    asked.append(examine_listener(address, AGENT))
+                found += judge_reach(address, guest.config.tls)
             case HvsockAddress():
                 found.append(wrong(f"{address}: hvsock is the host's side", f"use vsock:any:{address.port}"))
             case VsockAddress():
@@ -50,12 +57,15 @@ async def examine_grpc(guest: Guest) -> Sequence[Finding]:
     return [*(finding for each in answers for finding in each), *found] or [note("vsock addresses only: see cid")]
 
 
-def judge_reach(address: UnixAddress | TcpAddress) -> list[Finding]:
-    """Plain TCP that others reach."""
-    if not isinstance(address, TcpAddress) or address.loopback:
+def judge_reach(address: UnixAddress | TcpAddress, tls: TlsSettings | None) -> list[Finding]:
+    """TCP that others reach, where they need no certificate."""
+    if not isinstance(address, TcpAddress) or address.loopback or (tls is not None and tls.client_authorities is not None):
         return []
     return [
-        note(f"{address}: whoever reaches this port reads all of this guest", "let a firewall allow the host only, or use vsock")
+        note(
+            f"{address}: whoever reaches this port reads all of this guest",
+            "[tls] with client_authorities lets the proxy alone in; or a firewall, or vsock",
+        )
     ]
 
 

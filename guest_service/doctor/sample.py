@@ -88,13 +88,18 @@ def _judge_devices(reply: guest_api_pb2.GpuInfoResponse) -> list[Finding]:
 
 
 def _judge_confidential(reply: guest_api_pb2.GpuInfoResponse) -> list[Finding]:
+    devtools = note(
+        "DevTools mode is on: debuggers and profilers see into the GPUs", "turn it off on the host, unless this VM is for that"
+    )
+    found = [devtools] if reply.cc_devtools else []
     if not (reply.cc_enabled and reply.HasField("cc_ready") and not reply.cc_ready):
-        return []
+        return found
     return [
+        *found,
         wrong(
             "confidential computing is on, and the GPUs take no work: the ready state is not set",
             "guest-service boot-gate --set-ready once they are attested",
-        )
+        ),
     ]
 
 

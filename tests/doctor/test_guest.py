@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.agent.agent import running_agent
 from tests.doctor.places import GuestPlace
 from tests.doctor.reports import guest_doctor
 from tests.host_facts.engine import running_engine
+from tests.policy import certificates
 
 # Each test starts several processes, and a machine with other work may be slow.
 pytestmark = pytest.mark.timeout(300)
@@ -55,7 +57,7 @@ def test_text_on_a_terminal_has_a_line_per_finding_and_status_1_when_something_i
     assert (done.returncode, done.stderr) == (1, "")
     *lines, last = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} <= {"ok", "wrong", "note"}
-    assert last.startswith("14 checks: ")
+    assert last.startswith("15 checks: ")
     assert any(line.startswith("wrong  grpc ") and "systemctl start guest-service" in line for line in lines)
 
 
@@ -139,7 +141,7 @@ def test_an_engine_that_never_answers_is_a_line_and_all_others_are_there(place: 
         silent.listen(8)
         report = guest_doctor(place.write())
     assert "10 s" in report.wrong("containers")["seen"]
-    assert len({finding["check"] for finding in report.findings}) == 14
+    assert len({finding["check"] for finding in report.findings}) == 15
 
 
 @pytest.mark.parametrize(
@@ -192,3 +194,28 @@ def test_misuse_is_status_2_and_one_line(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "guest_service", "doctor", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_an_agent_with_tls_shows_the_certificate_of_its_file_and_its_files_are_judged(place: GuestPlace) -> None:
+    authority = trustme.CA()
+    chain, key = certificates.write(place.folder, "agent", authority, "127.0.0.1")
+    key.chmod(0o640)
+    ca = certificates.write_authority(place.folder, "proxies.ca", authority)
+    place.tables |= {
+        "grpc": 'listen = ["127.0.0.1:0"]',
+        "tls": f'certificate = "{chain}"\nkey = "{key}"\nclient_authorities = "{ca}"',
+    }
+    with running_agent("--config", str(place.write())) as agent:
+        port = agent.log_line("listening on 127").rpartition(":")[2]
+        place.tables["grpc"] = f'listen = ["127.0.0.1:{port}"]'
+        config = place.write()
+        report = guest_doctor(config)
+        assert "shows the certificate of tls.certificate" in report.only("grpc")["seen"]
+        assert "ip:127.0.0.1" in report.only("tls")["seen"]
+        key.chmod(0o644)
+        assert "others may use the key" in guest_doctor(config).wrong("tls")["seen"]
+        key.unlink()
+        report = guest_doctor(config)
+    for check in ("config", "tls"):
+        assert "agent.key: cannot be read" in report.wrong(check)["seen"]
+    assert report.only("grpc")["verdict"] == "ok", "one file that is gone does not hide the rest"

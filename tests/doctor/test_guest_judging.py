@@ -52,6 +52,12 @@ def test_a_lost_card_is_wrong_and_a_field_that_could_not_be_read_a_note() -> Non
     assert [(each.verdict, "lost" in each.seen) for each in found] == [(Verdict.NOTE, False), (Verdict.WRONG, True)]
 
 
+def test_devtools_mode_is_a_note() -> None:
+    reply = guest_api_pb2.GpuInfoResponse(gpus=[_device(0)], cc_enabled=True, cc_ready=True, cc_devtools=True)
+    seen = words(sample.judge_sample(Outcome(OutcomeKind.SAMPLE, reply, 0.1), CARDS[:1]), Verdict.NOTE)
+    assert "DevTools mode is on" in seen
+
+
 def test_gpus_that_take_no_work_in_confidential_mode_are_wrong() -> None:
     (found,) = sample.judge_sample(_sample(_device(0), _device(1), cc_enabled=True, cc_ready=False), CARDS)
     assert found.verdict is Verdict.WRONG

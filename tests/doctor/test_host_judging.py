@@ -12,7 +12,10 @@ import trustme
 from cryptography import x509
 
 from guest_transport.addresses import TcpAddress, parse_address
+from guest_transport.doctor.certificates import decode, read_certificates
 from guest_transport.doctor.findings import Verdict
+from guest_transport.doctor.tls_files import SOON_SECONDS, TlsFiles, judge_tls, read_tls
+from guest_transport.doctor.tls_listener import examine_tls_listener
 from guest_transport.serving import GrpcServer
 from guest_transport.tls import ServerTls
 from tests.doctor.reports import host_doctor, words
@@ -20,11 +23,10 @@ from tests.pins.test_guest_tls import OURS, Authorities, tls_guest
 from tests.policy import certificates
 from vmm_proxy.config import ProxyConfig
 from vmm_proxy.directory import GuestEntry
-from vmm_proxy.doctor import access, directory, doors, reach, writing
-from vmm_proxy.doctor.certificates import decode, read_certificates
+from vmm_proxy.doctor import access, directory, reach, writing
+from vmm_proxy.doctor.doors import PROXY
 from vmm_proxy.doctor.guests import ask_guest, judge_guest
 from vmm_proxy.doctor.known_guests import LibvirtReading
-from vmm_proxy.doctor.tls import SOON_SECONDS, TlsFiles, judge_tls, read_tls
 
 # Each test starts several processes, and a machine with other work may be slow.
 pytestmark = pytest.mark.timeout(300)
@@ -123,7 +125,7 @@ async def test_a_tls_listener_shows_the_certificate_of_the_file_until_the_file_i
         assert "none has a role" in report.only("access")["seen"]
         assert isinstance(address, TcpAddress)
         another, _ = certificates.write(tmp_path, "another", served.authority, "localhost")
-        (found,) = await doors.examine_tls_listener(address, another)
+        (found,) = await examine_tls_listener(address, another, PROXY)
         assert (found.verdict, "another certificate" in found.seen) == (Verdict.WRONG, True)
     finally:
         await server.stop()
@@ -135,7 +137,7 @@ async def test_a_plain_server_where_tls_should_be_is_wrong(served: Files) -> Non
     try:
         (address,) = server.addresses
         assert isinstance(address, TcpAddress)
-        (found,) = await doors.examine_tls_listener(address, served.chain)
+        (found,) = await examine_tls_listener(address, served.chain, PROXY)
     finally:
         await server.stop()
     assert (found.verdict, "no TLS" in found.seen) == (Verdict.WRONG, True)

@@ -1,72 +1,31 @@
-"""Certificates and keys: do they fit together, who may read the key, when do they end, and whom do they name?
-
-Of a key nothing but its file's mode is looked at beyond what gRPC itself does with it; nothing that it holds is ever shown.
-"""
+"""The TLS files of the proxy: [tls], [guest_tls], and each guest's own tls table."""
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from guest_transport.addresses import TcpAddress
 from guest_transport.doctor.checks import in_thread
-from guest_transport.doctor.files import FileFacts, read_facts
-from guest_transport.doctor.findings import Finding, note, ok, wrong
-from guest_transport.errors import SettingsError
-from guest_transport.tls import ClientTls, ServerTls
+from guest_transport.doctor.findings import Finding, note
+from guest_transport.doctor.tls_files import TlsFiles, hosts_to_name, judge_tls, read_tls, server_files
 from vmm_proxy.directory import GuestEntry
-from vmm_proxy.doctor.certificates import Certificate, read_certificates
 from vmm_proxy.doctor.machine import Host
-from vmm_proxy.tls_settings import GuestTlsSettings, TlsSettings
-
-# A renewal by hand takes a working week to be noticed and done; automatic ones (30 days before the end) are late by then.
-SOON_SECONDS = 14 * 24 * 3600
-_WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 -- names of "all addresses", nothing is bound
-_NAMES_SHOWN = 6
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """The files of one table of the configuration; `role` names it in messages."""
-
-    role: str
-    certificate: Path | None
-    key: Path | None
-    authorities: Path | None
-    serves: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TlsReading:
-    """`misfit`: why gRPC would not take them, empty when it would. Lists are empty for files that are not configured, or not readable."""
-
-    files: TlsFiles
-    misfit: str
-    key: FileFacts | OSError | None
-    chain: tuple[Certificate, ...]
-    authorities: tuple[Certificate, ...]
+from vmm_proxy.tls_settings import GuestTlsSettings
 
 
 async def examine_tls(host: Host) -> Sequence[Finding]:
-    """[tls], [guest_tls], and each guest's own tls table."""
+    """All of them."""
     known = await host.known.get()
     wanted = [*_of_config(host), *_of_guests(known.guests)]
     if not wanted:
         return [note("no TLS is configured")]
-    hosts = [address.host for address in host.listen() if isinstance(address, TcpAddress) and address.host not in _WILDCARDS]
     readings = await in_thread(lambda: [read_tls(files) for files in wanted])
-    return [finding for reading in readings for finding in judge_tls(reading, time.time(), hosts)]
+    return [finding for reading in readings for finding in judge_tls(reading, time.time(), hosts_to_name(host.listen()))]
 
 
 def _of_config(host: Host) -> list[TlsFiles]:
-    found = []
-    match host.config.tls:
-        case TlsSettings(certificate=certificate, key=key, client_authorities=authorities):
-            found.append(TlsFiles("tls", Path(certificate), Path(key), _path(authorities), serves=True))
+    found = [] if host.config.tls is None else [server_files(host.config.tls)]
     match host.config.guest_tls:
         case GuestTlsSettings(authorities=authorities, certificate=shown, key=own_key):
             found.append(TlsFiles("guest_tls", _path(shown), _path(own_key), _path(authorities)))
@@ -80,102 +39,3 @@ def _of_guests(guests: Sequence[GuestEntry]) -> list[TlsFiles]:
 
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
-
-
-def read_tls(files: TlsFiles) -> TlsReading:
-    """The files as they are now, tried as the proxy tries them. Blocks."""
-    misfit = ""
-    try:
-        if files.serves and files.certificate is not None and files.key is not None:
-            ServerTls(files.certificate, files.key, files.authorities).credentials()
-        else:
-            ClientTls(files.authorities, files.certificate, files.key).credentials()
-    except SettingsError as error:
-        misfit = str(error)
-    key = None if files.key is None else read_facts(files.key)
-    return TlsReading(files, misfit, key, _certificates(files.certificate), _certificates(files.authorities))
-
-
-def _certificates(path: Path | None) -> tuple[Certificate, ...]:
-    if path is None:
-        return ()
-    try:
-        return tuple(read_certificates(path))
-    except (SettingsError, ValueError):
-        # Why it cannot be read is told by `misfit`, in the product's own words.
-        return ()
-
-
-def judge_tls(reading: TlsReading, now: float, hosts: Sequence[str] = ()) -> list[Finding]:
-    """`now`: epoch seconds; `hosts`: what a server's certificate should name."""
-    files, found = reading.files, list[Finding]()
-    if reading.misfit:
-        found.append(
-            wrong(f"{files.role}: {reading.misfit}", "put the right files there; renewed ones are taken without a restart")
-        )
-    if isinstance(reading.key, FileFacts) and reading.key.mode & (stat.S_IRWXO | stat.S_IWGRP):
-        found.append(
-            wrong(
-                f"{files.role}: others may use the key {reading.key.path}: {reading.key.owners}", f"chmod 0640 {reading.key.path}"
-            )
-        )
-    for certificate in reading.chain:
-        found += judge_dates(f"{files.role}: {files.certificate}", certificate, now)
-    found += _judge_authorities(reading, now)
-    if files.serves and reading.chain:
-        found += _judge_names(reading, hosts)
-    return found or [ok(f"{files.role}: {_summary(reading)}")]
-
-
-def judge_dates(where: str, certificate: Certificate, now: float) -> list[Finding]:
-    """Valid now and for a while."""
-    until = _day(certificate.valid_until)
-    name = f"{where} ({certificate.subject})" if certificate.subject else where
-    if now >= certificate.valid_until:
-        return [wrong(f"{name}: expired on {until}", "renew it; the new one is taken without a restart")]
-    if now < certificate.valid_from:
-        return [
-            wrong(
-                f"{name}: not valid before {_day(certificate.valid_from)}",
-                "see clock; or it was made on a machine whose clock is ahead",
-            )
-        ]
-    if certificate.valid_until - now < SOON_SECONDS:
-        return [note(f"{name}: expires on {until}", "renew it; the new one is taken without a restart")]
-    return []
-
-
-def _judge_authorities(reading: TlsReading, now: float) -> list[Finding]:
-    """One authority of several that has ended is an old one that was kept; when all have, nobody is believed any more."""
-    dated = [judge_dates(f"{reading.files.role}: {reading.files.authorities}", each, now) for each in reading.authorities]
-    if any(now < each.valid_until for each in reading.authorities):
-        return [note(finding.seen, finding.advice) for found in dated for finding in found]
-    return [finding for found in dated for finding in found]
-
-
-def _judge_names(reading: TlsReading, hosts: Sequence[str]) -> list[Finding]:
-    names = {name.partition(":")[2].lower() for name in reading.chain[0].names}
-    return [
-        note(
-            f"{reading.files.role}: {reading.files.certificate} does not name {host}, where the proxy listens",
-            "whoever dials that name refuses the certificate; issue it with this name too",
-        )
-        for host in hosts
-        if host.lower() not in names and not any(name.startswith("*.") and host.lower().endswith(name[1:]) for name in names)
-    ]
-
-
-def _summary(reading: TlsReading) -> str:
-    parts = []
-    if reading.chain:
-        names = reading.chain[0].names
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        named = f"{', '.join(names[:_NAMES_SHOWN]) or 'no name'}{more}"
-        parts.append(f"{reading.files.certificate} for {named}, until {_day(reading.chain[0].valid_until)}")
-    if reading.files.authorities is not None:
-        parts.append(f"{len(reading.authorities)} authorities in {reading.files.authorities}")
-    return "; ".join(parts) or "the system's authorities"
-
-
-def _day(epoch_seconds: float) -> str:
-    return datetime.fromtimestamp(epoch_seconds, UTC).strftime("%Y-%m-%d")
