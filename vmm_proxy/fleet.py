@@ -19,7 +19,7 @@ from guest_transport.serving import Service
 from vmm_proxy import passed_metadata
 from vmm_proxy.collecting import collect
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
-from vmm_proxy.deadlines import guest_deadline
+from vmm_proxy.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
 from vmm_proxy.directory import Directory
 from vmm_proxy.guest_list import GuestList
 from vmm_proxy.guest_outcome import ask_gpu_info
@@ -92,7 +92,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             await refuse(context, error)
         try:
             now = asyncio.get_running_loop().time()
-            deadline = min(guest_deadline(context, GPU_INFO_BOUND_SECONDS), now + GPU_INFO_BOUND_SECONDS)
+            asked_until = guest_deadline(context, GPU_INFO_BOUND_SECONDS, COLLECTION_MARGIN_SECONDS)
+            deadline = min(asked_until, now + GPU_INFO_BOUND_SECONDS)
             asked = functools.partial(ask_gpu_info, self._upstreams, require=permit.require)
             async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as collected:
                 async for outcomes in collected:
