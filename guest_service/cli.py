@@ -46,11 +46,11 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 class _Doors(click.Group):
-    """The commands, of which boot-gate is imported only when it is opened or listed."""
+    """The commands, of which boot-gate and doctor are imported only when they are opened or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names."""
-        return sorted([*super().list_commands(ctx), "boot-gate"])
+        return sorted([*super().list_commands(ctx), "boot-gate", "doctor"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -58,6 +58,10 @@ class _Doors(click.Group):
             from guest_service.boot_gate.cli import boot_gate  # noqa: PLC0415 -- as the class says
 
             return boot_gate
+        if cmd_name == "doctor":
+            from guest_service.doctor.cli import doctor  # noqa: PLC0415 -- as the class says
+
+            return doctor
         return super().get_command(ctx, cmd_name)
 
 

@@ -126,6 +126,26 @@ def check_config(config: Path) -> None:
     click.echo(f"{config}: ok, {guests}, listens on {', '.join(map(str, setup.listen))}")
 
 
+@main.command(short_help="Check what can be wrong on this host; say what to do.")
+@click.option(
+    "--config",
+    type=_FILE,
+    metavar="FILE",
+    help="Configuration (TOML); default /etc/vmm-proxy/config.toml if it is there, else the defaults.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report (default text).")
+def doctor(config: Path | None, output: str) -> int:
+    """Check what can be wrong on this host and with its guests.
+
+    One line each, with what to do. Changes nothing, and may run beside the proxy; run it as the user that the proxy runs as.
+
+    Exit status: 0 nothing is wrong, 1 something is, 2 misuse.
+    """
+    from vmm_proxy.doctor.cli import run_doctor  # noqa: PLC0415 - see serve
+
+    return run_doctor(config, output)
+
+
 def _allow_many_descriptors() -> None:
     """One connection per guest: the usual soft limit of 1024 would end at a thousand guests, and the hard limit is the operator's word."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

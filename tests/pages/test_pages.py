@@ -23,7 +23,7 @@ PAGES = sorted(
 )
 PROGRAMS: dict[str, click.Group] = {"guest-service": doors, "vmm-proxy": vmm_proxy, "guestctl": guestctl}
 # What ends a command on its line; a bar between two values (table|json) has no blanks around it.
-END = re.compile(r" \| | #|;|&&| &$|\)")
+END = re.compile(r" \|\|? | #|;|&&| &$|\)")
 
 
 def _code(page: Path) -> Iterator[str]:
