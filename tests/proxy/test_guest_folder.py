@@ -58,6 +58,7 @@ def test_only_toml_files_are_guests(folder: Path, scanned: GuestFolder) -> None:
     ("bad", "reason"),
     [
         ("id = 'vm1'\naddress = 'nonsense'\n", "address"),
+        (guest("vm1", 3, f"labels.{'a.' * 30_000}b = 1\n"), "a key of more than 100 names"),
         ("id = 'a/b'\naddress = 'vsock:3:1'\n", "id: must be"),
         ("not toml", "not TOML"),
         (guest("vm1", 3, "colour = 'red'\n"), "colour: unknown key"),
