@@ -18,6 +18,7 @@ from guest_transport.addresses import Address
 from vmm_proxy.asking import NotSentError, ask
 from vmm_proxy.contact import Contact
 from vmm_proxy.contract_methods import Method
+from vmm_proxy.deadlines import LONGEST_SECONDS
 from vmm_proxy.flight import Answer, Flight, Outcome
 from vmm_proxy.guest_tls import GuestTls, secure
 from vmm_proxy.identity import WrongGuestError, prove
@@ -37,8 +38,8 @@ REDIAL_PAUSE_SECONDS = 1.0
 # A caller who allows less says nothing about the guest when no answer comes: on a busy host a healthy one takes some 10 ms, and its first
 # connection as long.
 HASTY_SECONDS = 0.1
-# Calls still on a replaced line end with their own deadlines; the longest that the product sets itself is 20 s.
-OLD_LINE_GRACE_SECONDS = 20.0
+# Calls still on a replaced line end with their own deadlines, of which this is the longest.
+OLD_LINE_GRACE_SECONDS = LONGEST_SECONDS
 
 
 def _not_cancelled() -> None:
