@@ -209,6 +209,8 @@ class Upstream:
         if flight not in self._flights:
             return
         self._flights.discard(flight)
+        # A task that was cancelled keeps where that was, and its frames know the flight.
+        flight.task = None
         for place in places:
             place.give_back()
         if self._shared.get(key) is flight:
@@ -220,7 +222,8 @@ class Upstream:
         try:
             outcome = await self._ask(method, metadata, flight.deadline)
         except CallError as error:
-            outcome = error
+            # Not the error itself, whose traceback holds this frame, and with it the call and its connection until the garbage is collected.
+            outcome = error.again()
         except asyncio.CancelledError:
             if asyncio.get_running_loop().time() >= flight.deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import grpc
 import pytest
 
 from guest_api import guest_api_pb2
-from tests.proxy.raw_guest import Stream, raw_guest
+from guest_fleet.v1 import fleet_pb2
+from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.contract_methods import proxied_methods
 from vmm_proxy.deadlines import LONGEST_SECONDS
@@ -236,6 +238,35 @@ async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_a
 
 def test_a_call_on_a_replaced_line_keeps_its_own_deadline_however_long() -> None:
     assert OLD_LINE_GRACE_SECONDS >= LONGEST_SECONDS, "else the proxy breaks off what its caller still waits for"
+
+
+async def breaks_off(stream: Stream) -> None:
+    await stream.break_off()
+
+
+@pytest.mark.parametrize("answer", [silence, breaks_off])
+@pytest.mark.parametrize("for_fleet", [False, True])
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_removed_guest_has_no_connection_left_though_its_call_failed_and_no_garbage_was_collected(
+    proxy: Proxy, sockets: Path, answer: Behaviour, for_fleet: bool, leaves: bool
+) -> None:
+    async with raw_guest(str(sockets / "g"), answer) as guest:
+        proxy.add("vm1", guest.address)
+        collects = proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=0.5)
+        call = collects.read() if for_fleet else proxy.gpu_info("vm1", timeout=0.5)
+        gc.disable()
+        try:
+            asking = asyncio.create_task(call)
+            await asyncio.wait_for(guest.called.wait(), 10)
+            if leaves:
+                asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            proxy.directory.remove("vm1")
+            async with asyncio.timeout(20):
+                while guest._open:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
 
 
 def test_places_are_refused_when_all_are_taken_and_free_when_given_back() -> None:
