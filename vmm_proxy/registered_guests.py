@@ -11,6 +11,7 @@ import asyncio
 import glob
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,9 @@ class RegisteredGuests:
     def load(self) -> None:
         """Add what the file holds to the directory; raises SettingsError for a file that cannot be trusted. Blocks: call it at start."""
         try:
+            if not stat.S_ISREG(self._file.stat().st_mode):
+                # A pipe would be waited for at the start, and replaced by the first change.
+                raise SettingsError(f"{self._file}: is no regular file")
             data = self._file.read_bytes()
         except FileNotFoundError:
             return
@@ -71,6 +75,9 @@ class RegisteredGuests:
             raise SettingsError(f"{self._file}: damaged, restore it or move it away: {error}") from error
         for number, settings in enumerate(guests):
             where = f"{self._file}: guests[{number}]."
+            if settings.tls is not None:
+                # The contract knows none, so the next change would lose it, and the guest be dialled without.
+                raise SettingsError(f"{where}tls: a registered guest has none; write a file in directory.dir for it")
             entry = guest_entry(settings, where, source=SOURCE, allow_plaintext=self._allow_plaintext)
             try:
                 self._directory.add(entry)

@@ -222,7 +222,7 @@ class Upstream:
         try:
             outcome = await self._ask(method, metadata, flight.deadline)
         except CallError as error:
-            # Not the error itself, whose traceback holds this frame, and with it the call and its connection until the garbage is collected.
+            # Not the error itself: its traceback holds this frame, and with it the connection until the garbage is collected.
             outcome = error.again()
         except asyncio.CancelledError:
             if asyncio.get_running_loop().time() >= flight.deadline:

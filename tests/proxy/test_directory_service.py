@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
@@ -186,6 +189,8 @@ async def test_a_caller_over_tcp_is_no_administrator(sockets: Path, file: Path) 
         '{"guests": [{"id": "a/b", "address": "vsock:3:1"}]}',
         '{"guests": [{"id": "vm1", "address": "vsock:3:1"}, {"id": "vm1", "address": "vsock:4:1"}]}',
         '{"guests": [{"id": "vm1", "address": "vsock:7:1"}]}',
+        # The first change would write it without its tls.
+        '{"guests": [{"id": "vm1", "address": "127.0.0.1:1", "tls": {"authorities": "/ca.pem"}}]}',
     ],
 )
 def test_a_damaged_file_stops_the_start_and_is_left_as_it_is(file: Path, text: str) -> None:
@@ -195,6 +200,14 @@ def test_a_damaged_file_stops_the_start_and_is_left_as_it_is(file: Path, text: s
     with pytest.raises(SettingsError, match=str(file)):
         RegisteredGuests(file, directory, allow_plaintext=False).load()
     assert file.read_text() == text
+
+
+def test_a_pipe_in_place_of_the_file_stops_the_start_and_is_not_waited_for(file: Path) -> None:
+    os.mkfifo(file)
+    loading = f"RegisteredGuests(Path({str(file)!r}), Directory(), allow_plaintext=False).load()"
+    code = f"from pathlib import Path\nfrom vmm_proxy.app import Directory, RegisteredGuests\n{loading}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.stderr.splitlines()[-1].endswith("is no regular file")
 
 
 async def gone(file: Path) -> None:
