@@ -24,6 +24,8 @@ def main() -> int:
 
 
 def _run() -> int:
+    # Before anything imports grpc, whose C core writes each failed handshake to stderr past the log. Set GRPC_VERBOSITY to see them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from guest_service.cli import main as run  # noqa: PLC0415 (as above)
 
     return run(sys.argv[1:])
