@@ -115,15 +115,17 @@ def check_config(config: Path) -> None:
 
     try:
         setup = read_setup(config)
-        refused = check_sources(setup)
+        count, refused = check_sources(setup)
     except StartError as error:
         _refuse(error)
     for reason in refused:
         click.echo(reason, err=True)
     if refused:
         raise SystemExit(SettingsError.exit_status)
-    guests = f"{len(setup.guests)} guest{'' if len(setup.guests) == 1 else 's'}"
-    click.echo(f"{config}: ok, {guests}, listens on {', '.join(map(str, setup.listen))}")
+    guests = f"{count} guest{'' if count == 1 else 's'}{' and those of libvirt' if setup.libvirt else ''}"
+    click.echo(
+        f"{config}: ok, {guests}, gRPC on {', '.join(map(str, setup.listen))}, pages on {setup.pages.listen or 'no address'}"
+    )
 
 
 @main.command(short_help="Check what can be wrong on this host; say what to do.")
