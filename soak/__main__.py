@@ -28,7 +28,7 @@ from soak.ages import Ages
 from soak.callers import Callers
 from soak.disturbing import Disturber, Registrar
 from soak.fleet import Fleet
-from soak.judging import GPUS_UNKNOWN, Book, Kind
+from soak.judging import GPUS_UNKNOWN, NOT_IN_TIME, Book, Kind
 from soak.processes import Holding
 from soak.service import Service, ServiceError
 from soak.verdict import Verdict, judge_ages, judge_calls, judge_disturbances, judge_logs, judge_parts
@@ -68,8 +68,8 @@ VIEWERS = 2
 # What is always told about guests that are none; a fleet's page may besides find a place taken by another's call.
 SLOTS_TAKEN = "RESOURCE_EXHAUSTED"
 ALWAYS = {
-    "silent": frozenset({"DEADLINE_EXCEEDED", SLOTS_TAKEN}),
-    "hole": frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", SLOTS_TAKEN}),
+    "silent": frozenset({"DEADLINE_EXCEEDED", NOT_IN_TIME, SLOTS_TAKEN}),
+    "hole": frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", NOT_IN_TIME, SLOTS_TAKEN}),
     "broken": frozenset({"INTERNAL"}),
     "oversized": frozenset({"RESOURCE_EXHAUSTED"}),
     "rude": frozenset({"ABORTED"}),
