@@ -70,9 +70,10 @@ SLOTS_TAKEN = "RESOURCE_EXHAUSTED"
 ALWAYS = {
     "silent": frozenset({"DEADLINE_EXCEEDED", NOT_IN_TIME, SLOTS_TAKEN}),
     "hole": frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", NOT_IN_TIME, SLOTS_TAKEN}),
-    "broken": frozenset({"INTERNAL"}),
-    "oversized": frozenset({"RESOURCE_EXHAUSTED"}),
-    "rude": frozenset({"ABORTED"}),
+    # All of them are one process, which owes nobody an answer in time.
+    "broken": frozenset({"INTERNAL", "DEADLINE_EXCEEDED"}),
+    "oversized": frozenset({"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}),
+    "rude": frozenset({"ABORTED", "DEADLINE_EXCEEDED"}),
     "sick": frozenset({GPUS_UNKNOWN}),
 }
 
