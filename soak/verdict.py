@@ -25,8 +25,8 @@ MEMORY = Bound(once=6 * MEBIBYTE, per_minute=0.1 * MEBIBYTE)
 DESCRIPTORS = Bound(once=4, per_minute=0)
 # Pools of threads (file reads, the resolver of gRPC) fill to their size when work first comes together.
 THREADS = Bound(once=4, per_minute=0)
-# The sample TTL of 1 s, the time of a sample, and up to a second until the next one asks: 2 s where the machine does nothing else, and 4.4 s
-# (99 %) with 30 processes waiting for two cores. Twice that is no machine's business any more.
+# The sample TTL of 1 s, the time of a sample, and up to a second until the next one asks: 2 s where the machine does nothing else, and
+# 4.4 s (99 %) were seen with 30 processes waiting for two cores. Twice that is no machine's business any more.
 SAMPLE_AGE_99_SECONDS = 8.0
 SAMPLE_AGE_SECONDS = 20.0
 # Watched every second; the same.
