@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from guest_service.api import GuestApi
-from guest_service.config import GuestConfig, grpc_addresses, http_address
+from guest_service.config import GuestConfig, grpc_addresses, http_address, needs_restart
 from guest_service.host_facts.containers import ENGINE_SOCKETS, ContainerEngine
 from guest_service.host_facts.errors import PartLog
 from guest_service.host_facts.identity import Identity
@@ -37,6 +37,9 @@ from guest_transport.sd_notify import Notifier
 from guest_transport.serving import GrpcServer
 from guest_transport.serving import run as run_server
 from guest_transport.socket_activation import take_sockets
+from guest_transport.tls_settings import server_tls
+
+log = logging.getLogger(__name__)
 
 DISTRIBUTION = "guestscope"
 # As in deploy/systemd/guest-service-http.socket.
@@ -86,6 +89,8 @@ async def serve(
         fresh = await asyncio.to_thread(read_again)
         agent.settings.now = fresh
         logging.getLogger().setLevel(_level(fresh))
+        if needs_restart(config, fresh):
+            log.warning("what else was changed in the configuration needs a restart")
 
     async with contextlib.AsyncExitStack() as ending:
         ending.push_async_callback(agent.engine.close)
@@ -113,7 +118,7 @@ async def _start_http(agent: Agent, handed: Sequence[socket.socket]) -> None:
 
 
 def build(config: GuestConfig) -> Agent:
-    """Make the parts; raises SettingsError for a rack or an identity file that is wrong. Nothing runs yet."""
+    """Make the parts; raises SettingsError for a rack, an identity file or certificates that are wrong. Nothing runs yet."""
     version = metadata.version(DISTRIBUTION)
     settings = Settings(config)
     part_log, peers = PartLog(), Peers()
@@ -135,7 +140,7 @@ def build(config: GuestConfig) -> Agent:
         part_log=part_log,
     )
     pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
-    server = GrpcServer([api.service()], peers=peers, vsock_cids=config.grpc.vsock_cids)
+    server = GrpcServer([api.service()], peers=peers, vsock_cids=config.grpc.vsock_cids, tls=server_tls(config.tls))
     return Agent(settings, telemetry, engine, server, HttpServer(pages))
 
 

@@ -35,7 +35,11 @@ class PrivateFolder:
         try:
             self._path, self._lock_fd = _made()
         except OSError as error:
-            raise ListenError(f"{tempfile.gettempdir()}: cannot make a private folder for sockets: {error.strerror}") from error
+            # Without a file name nothing could be written anywhere, and the error lists where Python tried.
+            where = f"{error.filename}: " if error.filename else ""
+            raise ListenError(
+                f"{where}cannot make a private folder for sockets: {error.strerror}; set TMPDIR to a folder that can be written to"
+            ) from error
 
     def file(self, name: str) -> str:
         """The path of `name` in it; raises ListenError when it is too long for a socket."""

@@ -26,6 +26,15 @@ print(folder.file(""), flush=True)
 sys.stdin.read()
 """
 
+# With no byte that may be written to a file, no folder for temporary files counts as usable: as on a read-only machine or a full disk.
+PROXY = """
+import resource, signal, sys
+from vmm_proxy.__main__ import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+sys.exit(main())
+"""
+
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -114,3 +123,11 @@ def test_a_folder_being_made_is_not_taken_away_by_a_server_that_starts_in_that_m
 def test_a_place_that_is_not_there_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     remove_abandoned_folders()
+
+
+def test_a_proxy_that_can_write_no_temporary_file_says_where_it_tried_and_what_to_set(tmp_path: Path) -> None:
+    arguments = ("serve", "--http", "off", "--grpc", f"unix:{tmp_path}/s")
+    done = subprocess.run([sys.executable, "-c", PROXY, *arguments], check=False, capture_output=True, text=True, timeout=40)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert "cannot make a private folder for sockets: No usable temporary directory found in [" in done.stderr
+    assert "set TMPDIR" in done.stderr
