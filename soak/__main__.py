@@ -149,7 +149,7 @@ class Soak:
             await self.start(registrar)
             callers = Callers(client, self.fleet.proxy_page, self.book, self.ages)
             disturber = Disturber(self.fleet, self.book, registrar, self.ways, self._plan.seed)
-            watch = Watch(self.fleet.services)
+            watch = Watch(self.fleet.services, self.fleet.proxy, self.book)
             whole = self._plan.minutes * 60
             before = self._loop.time() - self._began
             first, _ = await self._phase(callers, disturber, watch, min(WARM_UP_SECONDS, whole * WARM_UP_SHARE))
@@ -168,7 +168,7 @@ class Soak:
         verdict = Verdict()
         judge_parts(verdict, watch, (first, last), lasting)
         promised = {what: loaded / seconds for what, seconds in RATES.items()}
-        judge_calls(verdict, self.book, promised, callers.not_made)
+        judge_calls(verdict, self.book, promised, callers.not_made, self._loop.time() - self._began)
         happened = judge_disturbances(verdict, self.book, (Kind.HANGS, Kind.GONE, Kind.KILLED))
         spreads = judge_ages(verdict, self.ages)
         judge_logs(verdict, {service.name: service.log_text() for service in self.fleet.services})

@@ -42,6 +42,9 @@ class Kind(enum.Enum):
     KILLED = "killed"
     # The proxy itself was killed.
     PROXY_KILLED = "proxy killed"
+    # Neither: whoever had to answer, or to ask, waited for a processor most of the time (soak.watching). A machine that is out of them is
+    # no fault of the product, and a run with much of this fails as no proof.
+    STARVED = "the machine was busy"
     # Its collector was killed: the reason stands in the answer until the next sample.
     COLLECTOR_KILLED = "collector killed"
 
@@ -52,6 +55,7 @@ EXPLAINED: dict[Kind, frozenset[str]] = {
     Kind.GONE: _LOST_CONNECTION | {"NOT_FOUND", MISSING, NOT_IN_TIME, BAD_PAGE},
     Kind.KILLED: _LOST_CONNECTION | {BAD_PAGE},
     Kind.PROXY_KILLED: _LOST_CONNECTION | {BAD_PAGE, MISSING, NOT_IN_TIME},
+    Kind.STARVED: frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", NOT_IN_TIME, BAD_PAGE}),
     Kind.COLLECTOR_KILLED: frozenset({GPUS_UNKNOWN}),
 }
 

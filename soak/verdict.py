@@ -36,6 +36,8 @@ WATCH_GAP_SECONDS = 20.0
 STALL_SECONDS = 10.0
 # Half of what the rate promises. Below it the load was not there, and what was found says nothing.
 CALLS_SHARE = 0.5
+# Calls that fail while the machine has no processor are excused; a run that was like that for more than this share was no load.
+STARVED_LIMIT_SHARE = 0.25
 # Words that a healthy log never has: Python's for an exception that nobody foresaw.
 BAD_WORDS = ("Traceback (most recent call last)", "was never awaited", "Task was destroyed", "never retrieved")
 
@@ -97,7 +99,7 @@ def judge_parts(verdict: Verdict, watch: Watch, quiet: Sequence[Mapping[str, Hol
         verdict.bound(f"{name}: zombies most of the time", zombies, 0)
 
 
-def judge_calls(verdict: Verdict, book: Book, promised: Mapping[str, float], not_made: int) -> None:
+def judge_calls(verdict: Verdict, book: Book, promised: Mapping[str, float], not_made: int, loaded_seconds: float) -> None:
     """Judge what became of the calls; `promised` is how many of each kind the rate makes."""
     for failure in book.lost():
         about = f" about {failure.guest}" if failure.guest else ""
@@ -107,6 +109,12 @@ def judge_calls(verdict: Verdict, book: Book, promised: Mapping[str, float], not
             verdict.reasons.append(
                 f"only {book.calls[what]} of some {count:.0f} {what} were made: the machine was too busy to prove anything"
             )
+    starved = [each for each in book.disturbances if each.kind is Kind.STARVED and not each.guest]
+    seconds = {round(each.began) for each in starved}
+    if len(seconds) > loaded_seconds * STARVED_LIMIT_SHARE:
+        verdict.reasons.append(
+            f"for {len(seconds)} of {loaded_seconds:.0f} s the machine had no processor for it: too busy to prove anything"
+        )
     verdict.bound("calls not made because too many of their kind were in flight", not_made, 0)
 
 
