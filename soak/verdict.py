@@ -94,9 +94,7 @@ def judge_parts(verdict: Verdict, watch: Watch, quiet: Sequence[Mapping[str, Hol
         verdict.bound(f"{name}: memory grew by MiB", part.memory_growth / MEBIBYTE, MEMORY.over(seconds) / MEBIBYTE)
         verdict.bound(f"{name}: descriptors grew by", part.descriptors_growth, DESCRIPTORS.over(seconds))
         verdict.bound(f"{name}: threads grew by", part.threads_growth, THREADS.over(seconds))
-        verdict.bound(
-            f"{name}: descriptors, quiet, end less start", end.descriptors - start.descriptors, DESCRIPTORS.over(seconds)
-        )
+        verdict.bound(f"{name}: descriptors, quiet, end less start", end.descriptors - start.descriptors, LINES.over(seconds))
         verdict.bound(f"{name}: threads, quiet, end less start", end.threads - start.threads, THREADS.over(seconds))
         zombies = statistics.median([held.zombies for _, held in series]) if series else 0
         verdict.bound(f"{name}: zombies most of the time", zombies, 0)

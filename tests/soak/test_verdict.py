@@ -55,7 +55,7 @@ def test_growth_under_load_is_told(under_load: Callable[[int], Holding], words: 
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (replace(QUIET, descriptors=30), "descriptors, quiet, end less start: 10, and 4 is allowed"),
+        (replace(QUIET, descriptors=40), "descriptors, quiet, end less start: 20, and 12 is allowed"),
         (replace(QUIET, threads=20), "threads, quiet"),
         (replace(QUIET, children=1), "children at the end"),
         (replace(QUIET, children=1, zombies=1), "zombies at the end"),
