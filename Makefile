@@ -9,8 +9,8 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
-  bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
+.PHONY: help demo test check proto proto-check reference metrics-reference docs lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
+  soak kills bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -21,9 +21,11 @@ help:
 	@echo 'make gpu-check      on a machine with a real NVIDIA GPU: what must work there, as a table and gpu-check.json'
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
+	@echo 'make docs           the site in build/site, every warning and dead link an error; reference: the pages that are generated'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
 	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet, -fleet-metrics: one of them'
+	@echo 'make soak kills     ten minutes of disturbed guests (MINUTES=1); 100 deaths by kill -9 (KILLS=10, SEED=n): docs/soak.md'
 	@echo 'make lock           newer dependencies'
 	@echo 'make clean          removes .venv and what was built'
 
@@ -64,7 +66,7 @@ test-pythons:
 gpu-check: $(READY)
 	$(BIN)/python -m gpu_check --json gpu-check.json $(ARGS)
 
-check: proto-check lint types test
+check: proto-check lint types docs test
 
 proto: $(READY)
 	$(BIN)/python tools/contract.py generate
@@ -72,9 +74,23 @@ proto: $(READY)
 proto-check: $(READY)
 	$(BIN)/python tools/contract.py check
 
-# docs/metrics.md from the table of metrics.
+# The pages that are generated: commands, configuration, contract, metrics.
+reference: $(READY)
+	$(BIN)/python -m tools.references
+
+# docs/metrics.md alone, from the table of metrics.
 metrics-reference: $(READY)
 	$(BIN)/python -m tools.metrics_reference
+
+# The site, from the Markdown pages; it loads nothing from elsewhere and can be opened from a folder.
+docs: $(VENV)/.docs-ready
+	rm -rf build/site
+	$(BIN)/python -m sphinx -b html -c docs/site -d build/site-trees --fail-on-warning --keep-going --nitpicky --fresh-env --quiet . build/site
+	$(BIN)/python -m tools.site_check build/site
+
+$(VENV)/.docs-ready: $(READY) requirements/docs.lock.txt
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/docs.lock.txt
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -118,14 +134,25 @@ $(VENV)/.bench-ready: $(READY) requirements/bench.lock.txt
 	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/bench.lock.txt
 	@touch $@
 
+# A fleet under load whose guests hang, go, come back and die; nothing may grow or get lost. OUT=FILE: all that was found, as JSON.
+MINUTES ?= 10
+soak: $(READY)
+	@$(BIN)/python -m soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(OUT),-o $(OUT))
+
+# Agents, collectors and the proxy killed with -9 at random; everything must be whole and back.
+KILLS ?= 100
+kills: $(READY)
+	@$(BIN)/python -m soak.kills --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(OUT),-o $(OUT))
+
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
-# the oldest that is promised to work, and what only benchmarks need.
+# the oldest that is promised to work, and what only benchmarks and the site need.
 LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 UPGRADE ?= --upgrade
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCKED) $(UPGRADE) -o requirements/dev.lock.txt
 	$(BIN)/uv pip compile pyproject.toml --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/runtime.lock.txt
 	$(BIN)/uv pip compile --group bench $(LOCKED) $(UPGRADE) -o requirements/bench.lock.txt
+	$(BIN)/uv pip compile --group docs --constraint requirements/dev.lock.txt $(LOCKED) $(UPGRADE) -o requirements/docs.lock.txt
 	$(BIN)/python -m tools.floors
 
 # Wheel and sdist in dist/; two builds of one commit are the same to the byte.

@@ -89,8 +89,8 @@ int main(int argc, char **argv)
         print_card(index);
     nvmlReturn_t of_settings = CALL(nvmlSystemGetConfComputeSettings)(&settings);
     nvmlReturn_t of_ready = CALL(nvmlSystemGetConfComputeGpusReadyState)(&ready);
-    printf("],\"error\":\"\",\"cc_ready\":%s,\"cc_enabled\":%s,\"sample_age_ms\":null}\n", truth(of_ready, ready),
-           truth(of_settings, settings.ccFeature));
+    printf("],\"error\":\"\",\"cc_ready\":%s,\"cc_enabled\":%s,\"cc_devtools\":%s,\"sample_age_ms\":null}\n", truth(of_ready, ready),
+           truth(of_settings, settings.ccFeature), truth(of_settings, settings.devToolsMode));
     check(CALL(nvmlShutdown)(), "shutdown");
     return 0;
 }

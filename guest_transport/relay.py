@@ -124,8 +124,7 @@ class Relay:
             log.exception("%s: the relay of a connection failed", self._name)
 
     def _refused(self, reason: str) -> None:
-        # A peer may try again as fast as it likes; the same reason is one line.
-        log.log(logging.DEBUG if reason == self.last_refusal else logging.WARNING, "%s: %s", self._name, reason)
+        log.warning("%s: %s", self._name, reason)
         self.last_refusal = reason
 
 

@@ -8,6 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from guest_api import guest_api_pb2
+from guest_transport.steady_faults import about
 from vmm_proxy.flight import Answer, Outcome
 from vmm_proxy.statuses import CallError, plain
 
@@ -45,7 +46,7 @@ class Contact:
         reach = Reach.SERVING if answered else Reach.UNREACHABLE
         if reach is not self.reach:
             if isinstance(outcome, CallError) and not answered:
-                log.warning("%s", outcome.text)
+                log.warning("%s", outcome.text, extra=about(guest_id))
             else:
                 log.info("guest %s: answers", guest_id)
             self.reach = reach

@@ -87,7 +87,8 @@ class Upstream:
     async def call(self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False) -> Answer:
         """The guest's answer by `deadline` (loop time); raises CallError.
 
-        A fleet's call takes no place in the proxy's count: a thousand guests are asked at once, each of them with its own few places.
+        A fleet's call takes no place in the proxy's count: a thousand guests are asked at once. One without metadata takes none of the
+        guest's either.
         """
         if method.only_reads and (method.name, metadata) in self._shared:
             outcome = await self._wait(method, metadata, deadline, for_fleet=for_fleet)
@@ -184,7 +185,11 @@ class Upstream:
         self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None
     ) -> tuple[Flight, Callable[[], None]]:
         """A flight with its places taken, and what ends it."""
-        self._calls.take()
+        # What the fleet asks like everybody else is one call per method at the most, and needs no place to be bounded: a scrape and a list,
+        # which together ask four things, must not have a caller refused.
+        calls = self._calls if proxy_calls or metadata or not method.only_reads else None
+        if calls:
+            calls.take()
         try:
             if proxy_calls:
                 proxy_calls.take()
@@ -195,16 +200,16 @@ class Upstream:
         self._flights.add(flight)
         if method.only_reads:
             self._shared[method.name, metadata] = flight
-        return flight, partial(self._end, flight, (method.name, metadata), proxy_calls)
+        places = [slots for slots in (calls, proxy_calls) if slots]
+        return flight, partial(self._end, flight, (method.name, metadata), places)
 
-    def _end(self, flight: Flight, key: tuple[str, Metadata], proxy_calls: Slots | None) -> None:
+    def _end(self, flight: Flight, key: tuple[str, Metadata], places: list[Slots]) -> None:
         """Give the places of `flight` back and let nobody join it any more; the first time counts."""
         if flight not in self._flights:
             return
         self._flights.discard(flight)
-        self._calls.give_back()
-        if proxy_calls:
-            proxy_calls.give_back()
+        for place in places:
+            place.give_back()
         if self._shared.get(key) is flight:
             del self._shared[key]
 

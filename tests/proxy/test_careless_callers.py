@@ -21,7 +21,7 @@ from guest_transport.addresses import UnixAddress
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.slots import FLEET_STREAMS, GUEST_CALLERS, GUEST_CALLS
+from vmm_proxy.slots import FLEET_STREAMS_OF_ONE, GUEST_CALLERS, GUEST_CALLS
 
 # More than the server (1024), the proxy (256) and a guest (128) admit, and still quick.
 CROWD = 2000
@@ -144,10 +144,10 @@ async def test_streams_that_are_left_half_way_leave_nothing_behind(proxy: Proxy,
                     await asyncio.sleep(0.01)
             return len(asyncio.all_tasks())
 
-        await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS // 2)))
+        await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS_OF_ONE // 2)))
         tasks = await settled()
         for _ in range(5):
-            await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS // 2)))
+            await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS_OF_ONE // 2)))
         # Connections and their readers stay; ten are the noise of what just ends.
         assert await settled() <= tasks + 10
         answers = await Entries(proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=1)).all()
@@ -168,7 +168,10 @@ async def test_a_thousand_watchers_get_the_places_there_are_and_the_rest_a_refus
             return stream, "OK"
 
         watchers = await asyncio.gather(*(watch() for _ in range(1000)))
-        assert Counter(code for _, code in watchers) == {"OK": FLEET_STREAMS, "RESOURCE_EXHAUSTED": 1000 - FLEET_STREAMS}
+        assert Counter(code for _, code in watchers) == {
+            "OK": FLEET_STREAMS_OF_ONE,
+            "RESOURCE_EXHAUSTED": 1000 - FLEET_STREAMS_OF_ONE,
+        }
         assert len(good.requests) == 1, "watchers of one interval share one question"
         for stream, _ in watchers:
             stream.cancel()

@@ -18,7 +18,7 @@ from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory import Directory, GuestEntry
-from vmm_proxy.slots import FLEET_STREAMS
+from vmm_proxy.slots import FLEET_STREAMS_OF_ONE
 
 State = fleet_pb2
 
@@ -227,8 +227,8 @@ async def test_collections_at_the_same_time_share_the_calls_to_the_guests(proxy:
 async def test_streams_beyond_the_limit_are_refused_and_places_come_back(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
-        streams = [proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30) for _ in range(FLEET_STREAMS)]
-        while not guest.requests or proxy.upstreams.reach("vm1").callers < FLEET_STREAMS:
+        streams = [proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30) for _ in range(FLEET_STREAMS_OF_ONE)]
+        while not guest.requests or proxy.upstreams.reach("vm1").callers < FLEET_STREAMS_OF_ONE:
             await asyncio.sleep(0.01)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collected(proxy)

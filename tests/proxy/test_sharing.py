@@ -11,6 +11,7 @@ import pytest
 from guest_api import guest_api_pb2
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy
+from vmm_proxy.contract_methods import proxied_methods
 from vmm_proxy.guest_outcome import GPU_INFO
 from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
 from vmm_proxy.statuses import CallError
@@ -150,6 +151,38 @@ async def test_a_fifth_call_to_one_guest_is_refused_with_a_time_to_come_back_and
             call.cancel()
         await asyncio.gather(*(stream.reset.wait() for stream in guest.requests))
         proxy.directory.remove("vm1")
+
+
+async def test_what_the_proxy_asks_for_its_pages_and_lists_takes_no_place_of_a_guests_callers(
+    proxy: Proxy, sockets: Path
+) -> None:
+    reading = [method for method in proxied_methods() if method.only_reads]
+    guest_id = guest_api_pb2.Id(id="vm1")
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        upstream, ends = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().time() + 30
+        questions = [upstream.ask(method, (), ends, lambda _: None, for_fleet=True) for method in reading]
+        calls = [proxy.api.Shutdown(guest_id, timeout=30) for _ in range(GUEST_CALLS)]
+        async with asyncio.timeout(10):
+            while len(guest.requests) < len(reading) + GUEST_CALLS:
+                await asyncio.sleep(0.01)
+        assert (await proxy.failure("vm1", "Shutdown")).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # With metadata of a caller's choice there could be any number, so those take places also where a fleet stream asks.
+        with pytest.raises(CallError, match="4 calls are in progress"):
+            upstream.ask(GPU_INFO, (("cache-control", "max-age=7"),), ends, lambda _: None, for_fleet=True)
+        for question in questions:
+            question.leave()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*(stream.reset.wait() for stream in guest.requests))
+        # Every place is there again, and none that was never taken was given back.
+        again = [proxy.api.Shutdown(guest_id, timeout=30) for _ in range(GUEST_CALLS)]
+        async with asyncio.timeout(10):
+            while len(guest.requests) < len(reading) + 2 * GUEST_CALLS:
+                await asyncio.sleep(0.01)
+        assert (await proxy.failure("vm1", "Shutdown")).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in again:
+            call.cancel()
 
 
 def retry_delay_seconds(error: grpc.aio.AioRpcError) -> float:

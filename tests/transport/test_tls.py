@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -155,3 +156,14 @@ def test_files_that_do_not_fit_are_refused_at_the_start_in_one_line(tmp_path: Pa
 def test_a_client_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="needs its key"):
         ClientTls(certificate=tmp_path / "x").credentials()
+
+
+def test_a_named_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    chain, key = _write(tmp_path, "server", trustme.CA(), "localhost")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for tls in (ServerTls(pipe, key), ServerTls(chain, pipe), ServerTls(chain, key, pipe)):
+        with pytest.raises(SettingsError, match=r"pipe: is no regular file"):
+            tls.credentials()
+    with pytest.raises(SettingsError, match=r"pipe: is no regular file"):
+        ClientTls(authorities=pipe).credentials()

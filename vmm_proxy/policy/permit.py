@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 import grpc
 
+from guest_transport.peers import UnixPeer, lasting_name
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.roles import Caller, Role
@@ -37,6 +38,14 @@ class Permit:
             self._caller = self._access.judge(self._shown)
             self._version = self._access.version
         return self._caller
+
+    @property
+    def account(self) -> str | None:
+        """Whom the call is put down to: the same for all connections of one user, token or certificate. None for nobody in particular."""
+        peer = self._shown.peer
+        if isinstance(peer, UnixPeer) and peer.uid is None and self._shown.token_sha256 is None:
+            return None
+        return lasting_name(self.caller().name)
 
     def require_role(self) -> None:
         """Raises CallError UNAUTHENTICATED or PERMISSION_DENIED unless the caller has the role, about whichever guests."""
