@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
+.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons \
+  fuzz coverage clean \
   bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics
 
 help:
@@ -18,6 +19,8 @@ help:
 	@echo 'make check          all tests and every other check'
 	@echo 'make vm-test        agent, proxy and client over real vsock, in an emulated VM'
 	@echo 'make test-floor     the tests at the oldest supported dependencies; test-pythons: with each Python that is here'
+	@echo 'make fuzz           hostile bytes at every door of the product; SECONDS=60 for each door'
+	@echo 'make coverage       branch coverage by package and module, child processes included'
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
@@ -58,6 +61,19 @@ test-pythons:
 	  then $(MAKE) test PYTHON=$$python VENV=.venv-$$(basename $$python) || exit 1; \
 	  else missing="$$missing $$python"; fi; \
 	done; if [ -n "$$missing" ]; then echo "not tested, because they are not here or lack ssl or venv:$$missing" >&2; fi
+
+# Hostile bytes at every door, SECONDS for each; what breaks one is saved in tests/fuzz/corpus. DOORS names some of them, GUIDED=1 adds atheris.
+SECONDS ?= 10
+fuzz: $(if $(GUIDED),$(VENV)/.fuzz-ready,$(READY))
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(if $(GUIDED),--guided) $(DOORS)
+
+$(VENV)/.fuzz-ready: $(READY) requirements/fuzz.lock.txt
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/fuzz.lock.txt
+	@touch $@
+
+# Branches that the tests run, in every process of the product; all tests fail under 90 % for a package or a module, TESTS=… only shows.
+coverage: $(READY)
+	$(BIN)/python -m tools.covered $(if $(filter-out tests,$(TESTS)),$(TESTS))
 
 check: proto-check lint types test
 
@@ -114,13 +130,14 @@ $(VENV)/.bench-ready: $(READY) requirements/bench.lock.txt
 	@touch $@
 
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
-# the oldest that is promised to work, and what only benchmarks need.
+# the oldest that is promised to work, and what only benchmarks and guided fuzzing need.
 LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 UPGRADE ?= --upgrade
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCKED) $(UPGRADE) -o requirements/dev.lock.txt
 	$(BIN)/uv pip compile pyproject.toml --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/runtime.lock.txt
 	$(BIN)/uv pip compile --group bench $(LOCKED) $(UPGRADE) -o requirements/bench.lock.txt
+	$(BIN)/uv pip compile --group fuzz $(LOCKED) $(UPGRADE) -o requirements/fuzz.lock.txt
 	$(BIN)/python -m tools.floors
 
 # Wheel and sdist in dist/; two builds of one commit are the same to the byte.
