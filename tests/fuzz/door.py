@@ -1,8 +1,8 @@
 """What a door is: where bytes of somebody else come in, and what must hold whatever they are.
 
-One input of a door is one byte string, so that a corpus entry is a plain file, a crasher is saved as it is, and two engines (Hypothesis, and
-atheris where its guidance by branches pays) drive the same check. Rejected: Hypothesis's own example database as the corpus (its entries
-mean nothing after a strategy has changed, and nobody can read them in a review).
+One input of a door is one byte string, so that a corpus entry is a plain file, a crasher is saved as it is, and two engines
+(Hypothesis, and atheris where its guidance by branches pays) drive the same check. Rejected: Hypothesis's own example database as the
+corpus (its entries mean nothing after a strategy has changed, and nobody can read them in a review).
 """
 
 from __future__ import annotations

@@ -10,9 +10,8 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
-from pathlib import Path
 
-import atheris  # type: ignore[import-not-found]  # an extra tool, not in the development environment
+import atheris
 
 MODULES = {
     "address": "tests.fuzz.doors.addresses",
@@ -46,5 +45,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    Path()  # keep pathlib imported before instrumentation
     main()

@@ -136,7 +136,7 @@ def _guided(door: Door, seconds: float) -> bool:
         sys.stdout.write(f"{door.name}: guided: held; {last}\n")
         return True
     sys.stdout.write(
-        f"{door.name}: guided: BROKEN, see {', '.join(file.name for file in found) or 'below'}\n{done.stdout[-4000:]}{done.stderr[-4000:]}\n"
+        f"{door.name}: guided: BROKEN, see {', '.join(file.name for file in found) or 'below'}\n{done.stderr[-4000:]}\n"
     )
     return False
 

@@ -31,7 +31,13 @@ def promised() -> dict[str, str]:
 
 
 def test_there_is_a_lock_to_measure_to_develop_with_to_fuzz_to_install_and_of_the_floors() -> None:
-    assert [file.name for file in LOCKS] == ["bench.lock.txt", "dev.lock.txt", "floor.lock.txt", "fuzz.lock.txt", "runtime.lock.txt"]
+    assert [file.name for file in LOCKS] == [
+        "bench.lock.txt",
+        "dev.lock.txt",
+        "floor.lock.txt",
+        "fuzz.lock.txt",
+        "runtime.lock.txt",
+    ]
 
 
 def test_what_is_installed_is_what_was_tested() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-# Attributes whose values may differ: a guest's text stands in them, for a person or for the page's own filter, or they tell the time (d: a graph).
+# Attributes whose values may differ: a guest's text stands in them, or they tell the time (d: a graph).
 TEXT_ATTRIBUTES = {"data-search", "href", "data-age", "d"}
 
 

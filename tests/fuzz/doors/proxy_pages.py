@@ -1,16 +1,19 @@
-"""Every page of the proxy, with the input as text in every string of a real guest's answers, and beside it a guest that says nothing odd."""
+"""Every page of the proxy, with the input as text in every string of a guest's answers, and beside it a guest that says nothing odd."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import json
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
-from guest_api.guest_api_pb2 import ListContainersResponse
+from google.protobuf.message import Message
+
+from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
 from guest_metrics.exposition import Format
-from guest_transport.addresses import TcpAddress
-from tests.fleet_http.fleet import Answers, running_fleet
+from guest_transport.addresses import TcpAddress, UnixAddress
+from guest_transport.http.server import PageServer
 from tests.fuzz.door import Door
 from tests.fuzz.doors.agent_pages import TEXTS, WORDS, cards, failure, filled, same_series, text_of
 from tests.fuzz.doors.markup import same_markup
@@ -18,10 +21,20 @@ from tests.http.guests import containers, h200s, system_info
 from tests.http.web import BOUND_SECONDS, connect, get, read_chunk, read_head, request
 from tests.http.web import close as close_connection
 from tests.metrics.readers import read
-from vmm_proxy.fleet_metrics.board import LOOK_AGAIN_SECONDS
+from vmm_proxy.asking import _checked
+from vmm_proxy.call_counts import CallCounts
+from vmm_proxy.contract_methods import Method
+from vmm_proxy.dashboard.render import Pages as DashboardPages
+from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.fleet_metrics.board import KEPT_ANSWER_BYTES
+from vmm_proxy.flight import Answer
+from vmm_proxy.http.app import create_http_app
+from vmm_proxy.http.parts import PageParts
+from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.upstreams import Upstreams
 
-# Four bytes each: just below the 64 KiB at which the proxy refuses a guest's string, which is the door `reply`.
-TEXT_LIMIT = 16_000
+# In each of a reply's dozen strings, with four bytes a character, it stays an answer that the fleet's page keeps (KEPT_ANSWER_BYTES).
+TEXT_LIMIT = KEPT_ANSWER_BYTES // 64
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
 
 
@@ -37,6 +50,7 @@ class Pages(NamedTuple):
 
 def check(data: bytes) -> None:
     """The same tags, events, series and targets as with a quiet text; the other guest's lines are its own."""
+    _dashboard()
     _check(text_of(data)[:TEXT_LIMIT])
 
 
@@ -48,6 +62,12 @@ def _check(text: str) -> None:
         _same_fleet(found.metrics, usual.metrics)
         same_series(found.of_one, usual.of_one, Format.OPENMETRICS, text)
         assert json.loads(found.discovery) == json.loads(usual.discovery)
+
+
+@functools.cache
+def _dashboard() -> DashboardPages:
+    """Reads templates, so it is made before a loop runs."""
+    return DashboardPages("1.2.3")
 
 
 @functools.cache
@@ -67,26 +87,69 @@ def _same_fleet(page: bytes, quiet: bytes) -> None:
         assert key in found, f"{key} is lost"
 
 
+class _Guests:
+    """Stands where the proxy's calls to guests go out: the answers come as wire bytes and are judged as those of a socket are.
+
+    Not real gRPC guests, as other tests have: the channels of some hundred event loops in one process end in gRPC's own locks.
+    """
+
+    redials = 0
+    identity_mismatches = 0
+
+    def __init__(self, answers: dict[str, dict[str, Message]]) -> None:
+        self._answers = answers
+
+    def reach(self, guest_id: str) -> _Guest:
+        return _Guest(guest_id, self._answers[guest_id])
+
+
+@dataclass(frozen=True)
+class _Guest:
+    id: str
+    answers: dict[str, Message]
+
+    async def call(self, method: Method, _metadata: object, _deadline: float, *, for_fleet: bool) -> Answer:
+        assert for_fleet
+        return _checked(self.answers[method.name].SerializeToString(), self.id, method, ())
+
+
 async def _served(text: str) -> list[Pages]:
     """The pages with cards, and then with a failure in their place."""
-    loud = Answers(cards(), system_info(), ListContainersResponse(containers=containers(2)))
-    served = []
-    async with running_fleet() as fleet:
-        await fleet.add("vm-loud", loud, gpus=("0000:3b:00.0", "0000:5e:00.0"))
-        await fleet.add("vm-calm", Answers(h200s(1)), labels={"rack": "r7"})
-        clock = fleet.pages.board.clock
-        for look, gpus in enumerate((cards(), failure())):
-            loud.gpus = gpus
-            for message in (loud.gpus, loud.system, loud.containers):
-                filled(message, text)
-            # Answers are asked for again only after a while.
-            fleet.pages.board.clock = lambda look=look: clock() + look * 2 * LOOK_AGAIN_SECONDS  # type: ignore[misc]  # a default binds it
-            metrics = await get(fleet.address, "/metrics", headers=OPENMETRICS)
-            of_one = await get(fleet.address, "/metrics?vm_id=vm-loud", headers=OPENMETRICS)
-            dashboard, discovery = await get(fleet.address, "/"), await get(fleet.address, "/sd")
-            rows = await _first_rows(fleet.address)
-            served.append(Pages(dashboard.text, rows, metrics.body, of_one.body, discovery.body))
-    return served
+    return [await _served_once(gpus, text) for gpus in (cards(), failure())]
+
+
+async def _served_once(gpus: GpuInfoResponse, text: str) -> Pages:
+    loud = {"GpuInfo": gpus, "SysInfo": system_info(), "ListContainers": ListContainersResponse(containers=containers(2))}
+    calm = {"GpuInfo": h200s(1), "SysInfo": SystemInfo(os_name="Debian"), "ListContainers": ListContainersResponse()}
+    for message in loud.values():
+        filled(message, text)
+    directory = Directory()
+    server = PageServer()
+    parts = PageParts.join(
+        PageSetup(TcpAddress("127.0.0.1", 0), {}, containers=True, target=None),
+        directory=directory,
+        upstreams=cast(Upstreams, _Guests({"vm-loud": loud, "vm-calm": calm})),
+        calls=CallCounts(),
+        dashboard=_dashboard(),
+        refused_entries=lambda: 0,
+        ready=lambda: True,
+        stopping=server.stopping,
+    )
+    directory.add(GuestEntry("vm-loud", UnixAddress("/loud"), gpus=("0000:3b:00.0", "0000:5e:00.0")))
+    directory.add(GuestEntry("vm-calm", UnixAddress("/calm"), labels={"rack": "r7"}))
+    await server.start(create_http_app(parts), TcpAddress("127.0.0.1", 0))
+    try:
+        [address] = server.addresses
+        assert isinstance(address, TcpAddress)
+        # First, because a viewer is sent what a look brought, and guests that were just looked at are left in peace for seconds.
+        rows = await _first_rows(address)
+        metrics = await get(address, "/metrics", headers=OPENMETRICS)
+        of_one = await get(address, "/metrics?vm_id=vm-loud", headers=OPENMETRICS)
+        dashboard, discovery = await get(address, "/"), await get(address, "/sd")
+    finally:
+        await server.stop(grace_seconds=1.0)
+        await parts.close()
+    return Pages(dashboard.text, rows, metrics.body, of_one.body, discovery.body)
 
 
 async def _first_rows(address: TcpAddress) -> str:
@@ -119,5 +182,4 @@ def _rows(event: str) -> dict[str, str]:
     return {"loud" if 'data-guest="vm-loud"' in html else "calm": html for html in json.loads(found["data"])}
 
 
-# gRPC's own threads and channels are made anew for each input, which is most of the cost.
 PROXY_PAGES = Door("proxy-pages", check, TEXTS.map(str.encode), words=WORDS, examples=3)

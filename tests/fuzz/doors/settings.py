@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from guest_service.config import Flags, grpc_addresses, http_address, load_config
 from guest_service.host_facts.identity import Identity
-from guest_service.simulator.rack import RackError, load_rack
+from guest_service.simulator.rack import load_rack
+from guest_service.simulator.table import RackError
 from guest_transport.errors import SettingsError
 from guest_transport.logs import escape
 from tests.fuzz.door import Door, one_line
