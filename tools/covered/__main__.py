@@ -11,7 +11,7 @@ from tools.covered.measuring import measure
 from tools.covered.report import combine, judge
 
 # A measured process takes about twice its time, and tests that wait for one are given three times theirs.
-PYTEST = ("-m", "pytest", "-q", "-n", "4", "--timeout", "180")
+PYTEST = ("-m", "pytest", "-q", "-n", "4", "--timeout", "180", "-m", "not vm and not deb and not cost")
 
 
 def main(arguments: list[str]) -> int:
