@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import trustme
 
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
@@ -195,6 +196,22 @@ def test_a_damaged_file_stops_the_start_and_is_left_as_it_is(file: Path, text: s
     with pytest.raises(SettingsError, match=str(file)):
         RegisteredGuests(file, directory, allow_plaintext=False).load()
     assert file.read_text() == text
+
+
+def test_a_registered_guest_with_tls_is_refused_because_the_next_change_would_forget_it(file: Path, tmp_path: Path) -> None:
+    authority = tmp_path / "authority"
+    trustme.CA().cert_pem.write_to_path(str(authority))
+    tls = {"authorities": str(authority), "name": "vm1"}
+    file.write_text(json.dumps({"guests": [{"id": "vm1", "address": "192.0.2.1:8000", "tls": tls}]}))
+    registered = RegisteredGuests(file, Directory(), allow_plaintext=False)
+    with pytest.raises(SettingsError, match=r"guests\[0\]\.tls: a registered guest has none"):
+        registered.load()
+
+
+def test_a_state_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    registered = RegisteredGuests(tmp_path, Directory(), allow_plaintext=False)
+    with pytest.raises(SettingsError, match=f"{tmp_path}: cannot be read: Is a directory"):
+        registered.load()
 
 
 async def test_sources_join_in_a_process_and_registered_guests_outlive_a_kill(sockets: Path) -> None:

@@ -106,6 +106,8 @@ def _replies(draw: st.DrawFn) -> bytes:
     wire += draw(st.sampled_from([b"", b"\x0a\x00", b"\x1a\x00", b"\x8a\x01\x00", b"\x1a\x02\x12\x00", b"\x0b", b"\x0c"])) * draw(
         st.sampled_from([1, 5, 1024, 1025, 4097, 9000, 17_000])
     )
+    # Lists in lists, none of them long: 1000 addresses in each of some interfaces.
+    wire += (b"\x1a\xd0\x0f" + b"\x12\x00" * 1000) * draw(st.sampled_from([0, 0, 0, 1, 15, 40]))
     return bytes([number]) + wire[: 1024 * 1024]
 
 
