@@ -66,7 +66,7 @@ class RegisteredGuests:
         for number, settings in enumerate(guests):
             where = f"{self._file}: guests[{number}]."
             if settings.tls is not None:
-                # DirectoryService has no such thing, and the next change would write the guest without it: reached in the clear from then on.
+                # DirectoryService has no such thing, and the next change would write the guest without it: in the clear from then on.
                 raise SettingsError(f"{where}tls: a registered guest has none; give this one a file in directory.dir")
             entry = guest_entry(settings, where, source=SOURCE, allow_plaintext=self._allow_plaintext)
             try:
