@@ -9,9 +9,8 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons \
-  fuzz coverage clean \
-  bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics
+.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
+  fuzz coverage soak kills bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -21,11 +20,13 @@ help:
 	@echo 'make test-floor     the tests at the oldest supported dependencies; test-pythons: with each Python that is here'
 	@echo 'make fuzz           hostile bytes at every door of the product; SECONDS=60 for each door'
 	@echo 'make coverage       branch coverage by package and module, child processes included'
+	@echo 'make gpu-check      on a machine with a real NVIDIA GPU: what must work there, as a table and gpu-check.json'
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
 	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet, -fleet-metrics: one of them'
+	@echo 'make soak kills     ten minutes of disturbed guests (MINUTES=1); 100 deaths by kill -9 (KILLS=10, SEED=n): docs/soak.md'
 	@echo 'make lock           newer dependencies'
 	@echo 'make clean          removes .venv and what was built'
 
@@ -74,6 +75,10 @@ $(VENV)/.fuzz-ready: $(READY) requirements/fuzz.lock.txt
 # Branches that the tests run, in every process of the product; all tests fail under 90 % for a package or a module, TESTS=… only shows.
 coverage: $(READY)
 	$(BIN)/python -m tools.covered $(if $(filter-out tests,$(TESTS)),$(TESTS))
+
+# On a machine with a real GPU; changes no setting of it. ARGS adds options (python -m gpu_check --help).
+gpu-check: $(READY)
+	$(BIN)/python -m gpu_check --json gpu-check.json $(ARGS)
 
 check: proto-check lint types test
 
@@ -129,6 +134,16 @@ $(VENV)/.bench-ready: $(READY) requirements/bench.lock.txt
 	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/bench.lock.txt
 	@touch $@
 
+# A fleet under load whose guests hang, go, come back and die; nothing may grow or get lost. OUT=FILE: all that was found, as JSON.
+MINUTES ?= 10
+soak: $(READY)
+	@$(BIN)/python -m soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(OUT),-o $(OUT))
+
+# Agents, collectors and the proxy killed with -9 at random; everything must be whole and back.
+KILLS ?= 100
+kills: $(READY)
+	@$(BIN)/python -m soak.kills --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(OUT),-o $(OUT))
+
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
 # the oldest that is promised to work, and what only benchmarks and guided fuzzing need.
 LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
@@ -152,7 +167,8 @@ deb: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 deb: wheel
 	$(BIN)/python -m tools.debian_packages
 
-# Installs the packages in a Debian of its own, runs them and removes them, as root: apt-get install lintian mmdebstrap
+# Installs the packages in a Debian of its own, runs them and removes them, and builds and runs the proxy's image, as root:
+# apt-get install lintian mmdebstrap podman runc
 deb-test: deb
 	$(BIN)/python -m pytest -m deb tests/packaging
 

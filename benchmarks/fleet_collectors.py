@@ -61,7 +61,7 @@ async def streamer(folder: Path, count: int) -> None:
 
     async def ask(number: int) -> fleet_pb2.CollectGpuInfoResponse:
         answer = await guests_of[number].GpuInfo(empty_pb2.Empty(), timeout=15)
-        return fleet_pb2.CollectGpuInfoResponse(guest=fleet_pb2.GuestGpuInfo(guest_id=f"vm{number:04}", gpu_info=answer))
+        return fleet_pb2.CollectGpuInfoResponse(guests=[fleet_pb2.GuestGpuInfo(guest_id=f"vm{number:04}", gpu_info=answer)])
 
     async def collect(_request: bytes, _context: object) -> AsyncIterator[bytes]:
         if not guests_of:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,6 +50,9 @@ from vmm_proxy.http.settings import PageSetup
 CARDS = 8
 TURN_GOAL_SECONDS = 0.010
 SERVERS = 4
+# 250 guests take a process a second or two; a machine that needs a minute measures nothing that is worth knowing.
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
 
 
 def gpus(guest: int, turn: int) -> GpuInfoResponse:
@@ -320,35 +325,61 @@ def serve_guests(folder: str, numbers: list[int], ready: Any, stop: Any) -> None
     asyncio.run(serve())
 
 
-async def asked_for_real(guests: int, rounds: int) -> bool:
+@contextlib.asynccontextmanager
+async def guest_processes(guests: int, folder: str) -> AsyncIterator[None]:
+    """A few processes that serve `guests` guests at sockets in `folder`; raises SystemExit when one does not come to serve."""
     context = get_context("spawn")
     ready, stop = context.Semaphore(0), context.Event()
-    with tempfile.TemporaryDirectory(prefix="gs") as folder:
-        numbers = [list(range(first, guests, SERVERS)) for first in range(SERVERS)]
-        children = [context.Process(target=serve_guests, args=(folder, part, ready, stop)) for part in numbers]
+    numbers = [list(range(first, guests, SERVERS)) for first in range(SERVERS)]
+    # Daemons end with this process, however it ends.
+    children = [context.Process(target=serve_guests, args=(folder, part, ready, stop), daemon=True) for part in numbers]
+    for child in children:
+        child.start()
+    try:
+        await all_ready(children, ready)
+        yield
+    finally:
+        stop.set()
         for child in children:
-            child.start()
-        for _ in children:
-            await asyncio.to_thread(ready.acquire)
-        directory = Directory(
-            GuestEntry(f"vm-{number:04d}", UnixAddress(str(Path(folder) / str(number)))) for number in range(guests)
-        )
-        proxy = build(directory)
-        parts = pages_of(proxy, with_containers=True)
-
-        def due(_turn: int) -> None:
-            for guest in parts.board.guests():
-                guest.asked_at = float("-inf")
-
-        try:
-            good = await scraped(parts, rounds, due, "scrape that asks")
-        finally:
-            await parts.close()
-            await proxy.close()
-            stop.set()
-            for child in children:
+            await asyncio.to_thread(child.join, STOP_SECONDS)
+            if child.is_alive():
+                child.kill()
                 await asyncio.to_thread(child.join)
-    return good
+
+
+async def all_ready(children: Sequence[BaseProcess], ready: Any) -> None:
+    waiting, deadline = len(children), time.monotonic() + START_SECONDS
+    while waiting:
+        if await asyncio.to_thread(ready.acquire, timeout=0.2):
+            waiting -= 1
+        elif dead := [child for child in children if child.exitcode is not None]:
+            raise SystemExit(f"a guest process ended with status {dead[0].exitcode} before it served; its lines above say why")
+        elif time.monotonic() > deadline:
+            raise SystemExit(f"{waiting} of {len(children)} guest processes do not serve after {START_SECONDS:.0f} s")
+
+
+async def asked_for_real(guests: int, rounds: int) -> bool:
+    with tempfile.TemporaryDirectory(prefix="gs") as folder:
+        async with guest_processes(guests, folder):
+            return await scraped_for_real(guests, rounds, folder)
+
+
+async def scraped_for_real(guests: int, rounds: int, folder: str) -> bool:
+    directory = Directory(
+        GuestEntry(f"vm-{number:04d}", UnixAddress(str(Path(folder) / str(number)))) for number in range(guests)
+    )
+    proxy = build(directory)
+    parts = pages_of(proxy, with_containers=True)
+
+    def due(_turn: int) -> None:
+        for guest in parts.board.guests():
+            guest.asked_at = float("-inf")
+
+    try:
+        return await scraped(parts, rounds, due, "scrape that asks")
+    finally:
+        await parts.close()
+        await proxy.close()
 
 
 async def main() -> int:

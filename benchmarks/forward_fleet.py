@@ -57,8 +57,9 @@ async def last_answer(channel: grpc.aio.Channel, healthy: int) -> float:
     call = rpc(fleet_pb2.CollectGpuInfoRequest(), timeout=15)
     last, got = 0.0, 0
     async for answer in call:
-        if answer.guest.WhichOneof("outcome") == "gpu_info":
-            got += 1
+        came = sum(entry.WhichOneof("outcome") == "gpu_info" for entry in answer.guests)
+        if came:
+            got += came
             last = time.perf_counter() - started
         if got == healthy:
             break

@@ -44,7 +44,7 @@ class Stream(Generic[ReplyT, ItemT]):
     """A call whose replies come one after the other, and what is taken out of each."""
 
     ask: Ask[ReplyT]
-    item: Callable[[ReplyT], ItemT]
+    items: Callable[[ReplyT], Iterable[ItemT]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class AsyncChannelCaller(AsyncCaller):
         call = method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
         try:
             async for reply in call:
-                yield items.item(checked(ask, reply, self.address))
+                for item in items.items(checked(ask, reply, self.address)):
+                    yield item
         except grpc.RpcError as error:
             raise self._call_error(error, ask) from error
         finally:

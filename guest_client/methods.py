@@ -141,7 +141,7 @@ class ProxyMethods:
         request = fleet_pb2.CollectGpuInfoRequest(selector=_selector(ids, labels))
         metadata = _no_older_than(max_age_seconds)
         ask = _of_fleet(self, "CollectGpuInfo", request, fleet_pb2.CollectGpuInfoResponse, timeout_seconds, metadata=metadata)
-        return Stream(ask, lambda reply: reply.guest)
+        return Stream(ask, lambda reply: reply.guests)
 
     @Many
     def watch_gpu_info(
@@ -161,7 +161,7 @@ class ProxyMethods:
         until = None if timeout_seconds is None else checked_seconds("timeout_seconds", timeout_seconds)
         return Stream(
             Ask(f"{_FLEET}WatchGpuInfo", request, fleet_pb2.WatchGpuInfoResponse, "WatchGpuInfo", until),
-            lambda reply: reply.guest,
+            lambda reply: reply.guests,
         )
 
 

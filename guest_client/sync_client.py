@@ -93,7 +93,7 @@ class SyncChannelCaller(SyncCaller):
         call = method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
         try:
             for reply in call:
-                yield items.item(checked(ask, reply, self.address))
+                yield from items.items(checked(ask, reply, self.address))
         except grpc.RpcError as error:
             raise self._call_error(error, ask) from error
         finally:

@@ -41,8 +41,12 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> 
         lines.add(table.GPU_CC_ENABLED, int(reply.cc_enabled))
     if reply.HasField("cc_ready"):
         lines.add(table.GPU_CC_READY, int(reply.cc_ready))
+    if reply.HasField("cc_devtools"):
+        lines.add(table.GPU_CC_DEVTOOLS, int(reply.cc_devtools))
     if not reply.error:
         lines.add(table.GPU_NVML_DEVICES, len(reply.gpus))
+    if reply.HasField("pci_devices"):
+        lines.add(table.GPU_PCI_DEVICES, reply.pci_devices)
     # A later device never replaces an earlier one with the same labels.
     cards: dict[LabelText, GpuDevice] = {}
     for device in reply.gpus:
@@ -60,7 +64,9 @@ def read_gpus(reply: GpuInfoResponse) -> Told:
         0 if reply.error else 1,
         int(reply.cc_enabled) if reply.HasField("cc_enabled") else None,
         int(reply.cc_ready) if reply.HasField("cc_ready") else None,
+        int(reply.cc_devtools) if reply.HasField("cc_devtools") else None,
         None if reply.error else len(devices),
+        reply.pci_devices if reply.HasField("pci_devices") else None,
     ]
     for (field, _), column in zip(OPTIONAL_FIELDS, zip(*map(_VALUES, devices), strict=True), strict=bool(devices)):
         # A field that is unset reads as 0; only then is it looked at more closely.
@@ -80,17 +86,11 @@ def _zero(device: GpuDevice, field: Any) -> int | None:
 def add_sampling(
     lines: Lines,
     *,
-    pci_devices: int | None,
     samples: Mapping[str, int],
     duration_seconds: float | None,
     failed_cc_queries: int,
 ) -> None:
-    """What only the guest's own page has: cards on the bus, samples by outcome, the last one's duration, failed CC queries.
-
-    None: unknown.
-    """
-    if pci_devices is not None:
-        lines.add(table.GPU_PCI_DEVICES, pci_devices)
+    """What only the guest's own page has: samples by outcome, the last one's duration (None: unknown), failed CC queries."""
     for outcome, count in sorted(samples.items()):
         lines.add(table.GPU_SAMPLES, count, outcome)
     if duration_seconds is not None:

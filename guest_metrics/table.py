@@ -112,6 +112,9 @@ GPU_NVML_UP = _gauge(
 GPU_SAMPLE_AGE = _gauge("dstack_gpu_sample_age_seconds", "Age of the GPU values on this page when they were served.")
 GPU_CC_ENABLED = _gauge("dstack_gpu_cc_enabled", "1 when confidential computing is on; absent when unknown.")
 GPU_CC_READY = _gauge("dstack_gpu_cc_ready", "1 when the GPUs accept work; absent when unknown.")
+GPU_CC_DEVTOOLS = _gauge(
+    "dstack_gpu_cc_devtools", "1 when a debugger may look into what confidential computing protects; absent when unknown."
+)
 GPU_UTILIZATION = _gauge("dstack_gpu_utilization_percent", "Share of time in which a kernel ran, 0 to 100.", *CARD_LABELS)
 GPU_MEMORY_UTILIZATION = _gauge(
     "dstack_gpu_memory_utilization_percent", "Share of time in which GPU memory was read or written, 0 to 100.", *CARD_LABELS
@@ -127,11 +130,13 @@ GPU_QUERY_ERRORS = _gauge(
     "dstack_gpu_query_errors", "Values of the card that could not be read in the last sample.", *CARD_LABELS
 )
 GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver shows; absent when it could not be asked.")
+GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the guest's PCI bus; absent when the bus could not be read.")
 GPU_FAMILIES = (
     GPU_NVML_UP,
     GPU_SAMPLE_AGE,
     GPU_CC_ENABLED,
     GPU_CC_READY,
+    GPU_CC_DEVTOOLS,
     GPU_UTILIZATION,
     GPU_MEMORY_UTILIZATION,
     GPU_MEMORY_TOTAL,
@@ -141,10 +146,10 @@ GPU_FAMILIES = (
     GPU_POWER,
     GPU_QUERY_ERRORS,
     GPU_NVML_DEVICES,
+    GPU_PCI_DEVICES,
 )
 
 # --- The guest agent itself -------------------------------------------------------------------------------------------------------------
-GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the PCI bus; absent when the bus could not be read.")
 GPU_SAMPLES = _counter("dstack_gpu_samples_total", "GPU samples taken since the agent started.", "outcome")
 GPU_SAMPLE_DURATION = _gauge("dstack_gpu_sample_duration_seconds", "How long the last GPU sample took.")
 GPU_CC_QUERY_ERRORS = _counter(
@@ -155,7 +160,7 @@ AGENT_BUILD_INFO = _info("guest_service_build_info", "The guest agent.", "versio
 AGENT_PART_UP = _gauge(
     "guest_service_part_up", "1 when this part of the page could be read; its series are absent otherwise.", "part"
 )
-AGENT_FAMILIES = (GPU_PCI_DEVICES, GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_BUILD_INFO, AGENT_PART_UP)
+AGENT_FAMILIES = (GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_BUILD_INFO, AGENT_PART_UP)
 
 # --- The proxy itself -------------------------------------------------------------------------------------------------------------------
 PROXY_GUEST_UP = _gauge("vmm_proxy_guest_up", "1 when the guest answered the last look in time; absent when it is stopped.")
@@ -178,7 +183,12 @@ PROXY_IDENTITY_MISMATCHES = _counter(
     "vmm_proxy_identity_mismatches_total", "Connections that another guest than the pinned one answered."
 )
 PROXY_DIRECTORY_ENTRIES = _gauge("vmm_proxy_directory_entries", "Guests in the directory, by state.", "state")
-PROXY_DIRECTORY_REFUSED = _gauge("vmm_proxy_directory_refused", "Directory files that are refused; the log says why.")
+PROXY_DIRECTORY_REFUSED = _gauge(
+    "vmm_proxy_directory_refused", "Entries of a source that are refused, files or libvirt's domains; the log says why.", "source"
+)
+PROXY_DIRECTORY_SOURCE_UP = _gauge(
+    "vmm_proxy_directory_source_up", "1 when this source of guests can be read; its last known guests stay otherwise.", "source"
+)
 PROXY_BUILD_INFO = _info("vmm_proxy_build_info", "The proxy.", "version", "python_version")
 PROXY_FAMILIES = (
     PROXY_GUEST_UP,
@@ -192,6 +202,7 @@ PROXY_FAMILIES = (
     PROXY_IDENTITY_MISMATCHES,
     PROXY_DIRECTORY_ENTRIES,
     PROXY_DIRECTORY_REFUSED,
+    PROXY_DIRECTORY_SOURCE_UP,
     PROXY_BUILD_INFO,
 )
 

@@ -21,6 +21,7 @@ from guest_service.host_facts.power import Power, ShutdownRefusedError
 from guest_service.telemetry.cache_control import CacheControlError, parse_max_age
 from guest_transport.peers import Peer, Peers, TcpPeer
 from guest_transport.serving import Service
+from guest_transport.tls import certificate_names
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ class GuestApi(guest_api_pb2_grpc.GuestApiServicer):
         """Accept the shutdown; the command runs when the answer is out."""
         peer = self._peers.of(context)
         try:
-            first = self._power.request(str(peer), local_listener=not isinstance(peer, TcpPeer))
+            first = self._power.request(shown_caller(peer, context), local_listener=not isinstance(peer, TcpPeer))
         except ShutdownRefusedError as error:
             refusal = str(error)
         else:
@@ -164,6 +165,12 @@ async def abort(context: Context[T], code: grpc.StatusCode, text: str) -> NoRetu
     """End the call with `code` and `text`."""
     await context.abort(code, text)
     raise AssertionError  # pragma: no cover -- abort never returns, but its stub does not say so
+
+
+def shown_caller(peer: Peer, context: Context[T]) -> str:
+    """Who calls, for the log: the peer, and the names in its certificate where TLS verified one."""
+    names = certificate_names(context) if isinstance(peer, TcpPeer) else ()
+    return f"{peer} ({', '.join(names)})" if names else str(peer)
 
 
 def caller_of(peer: Peer) -> str:

@@ -37,6 +37,7 @@ from guest_transport.sd_notify import Notifier
 from guest_transport.serving import GrpcServer
 from guest_transport.serving import run as run_server
 from guest_transport.socket_activation import take_sockets
+from guest_transport.tls_settings import server_tls
 
 DISTRIBUTION = "guestscope"
 # As in deploy/systemd/guest-service-http.socket.
@@ -113,7 +114,7 @@ async def _start_http(agent: Agent, handed: Sequence[socket.socket]) -> None:
 
 
 def build(config: GuestConfig) -> Agent:
-    """Make the parts; raises SettingsError for a rack or an identity file that is wrong. Nothing runs yet."""
+    """Make the parts; raises SettingsError for a rack, an identity file or certificates that are wrong. Nothing runs yet."""
     version = metadata.version(DISTRIBUTION)
     settings = Settings(config)
     part_log, peers = PartLog(), Peers()
@@ -135,7 +136,7 @@ def build(config: GuestConfig) -> Agent:
         part_log=part_log,
     )
     pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
-    server = GrpcServer([api.service()], peers=peers, vsock_cids=config.grpc.vsock_cids)
+    server = GrpcServer([api.service()], peers=peers, vsock_cids=config.grpc.vsock_cids, tls=server_tls(config.tls))
     return Agent(settings, telemetry, engine, server, HttpServer(pages))
 
 

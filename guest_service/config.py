@@ -16,6 +16,7 @@ import msgspec
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import SettingsError
 from guest_transport.settings import read_settings
+from guest_transport.tls_settings import TlsSettings
 
 # Longer than an hour is no sampling any more; it is also what keeps `inf` out.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
@@ -117,6 +118,8 @@ class GuestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     power: Power = Power()
     containers: Containers = Containers()
     log: Log = Log()
+    # Without it TCP listeners are plain.
+    tls: TlsSettings | None = None
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from typing import Self
 
 from guest_transport import hvsock, unix_sockets, vsock
 from guest_transport.addresses import Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress, require_dialable
+from guest_transport.private_folder import PrivateFolder
 from guest_transport.relay import Relay, RelayRefusedError
 
 # From connecting to the VMM's OK. A guest that took a connection and ignores it is given up after this, and dialled anew by gRPC; shorter
@@ -32,9 +33,7 @@ Connect = Callable[[], Awaitable[socket.socket]]
 class DialTarget:
     """What to give gRPC for an address, and why it last failed; closed by whoever closes the channel, after the channel."""
 
-    def __init__(
-        self, address: Address, grpc_target: str, relay: Relay | None, folder: unix_sockets.PrivateFolder | None
-    ) -> None:
+    def __init__(self, address: Address, grpc_target: str, relay: Relay | None, folder: PrivateFolder | None) -> None:
         self.address = address
         self.grpc_target = grpc_target
         self._relay = relay
@@ -93,7 +92,7 @@ def relayed_target(address: Address, connect: Connect, *, handshake_seconds: flo
         with far:
             yield far
 
-    folder = unix_sockets.PrivateFolder()
+    folder = PrivateFolder()
     try:
         path = folder.file("s")
         relay = Relay(unix_sockets.listen(path), open_far, name=str(address), connections_limit=_CONNECTIONS_LIMIT)

@@ -1,7 +1,8 @@
 """Logging of both servers: one line per event on stderr, as text or as JSON, never on stdout.
 
 stdout belongs to results (a table, a sample), so that a pipe never carries a log line. Control characters are escaped here, at the last
-door, because guests and drivers choose parts of what is logged. Rejected: structlog (one more dependency for two formats).
+door, because guests and drivers choose parts of what is logged. A fault that stays is a line a minute (steady_faults.py). Rejected:
+structlog (one more dependency for two formats).
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
+
+from guest_transport.steady_faults import SteadyHandler, message_of
 
 # Longest line written: an exception of a library may quote a whole message.
 LINE_LIMIT = 8192
@@ -21,12 +25,23 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
+class _NotUtf8(logging.Filter):
+    """Takes what a peer chose, and the traceback, out of gRPC's complaint about a status text that is not UTF-8.
+
+    grpcio (1.85) writes two of them for each call that a hostile guest ends so; the call's own failure names the guest. Rejected: checking
+    the text before gRPC does, which gRPC has no place for.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always true."""
+        if str(record.msg).startswith("Invalid encoding on"):
+            record.msg, record.args, record.exc_info = "a peer's status text is not UTF-8", (), None
+        return True
+
+
 class _Formatter(logging.Formatter):
     def message(self, record: logging.LogRecord) -> str:
-        try:
-            text = record.getMessage()
-        except Exception as error:  # noqa: BLE001  # a wrong log call must neither raise nor write lines of its own
-            text = f"{record.msg!r} {record.args!r} (does not format: {error!r})"
+        text = message_of(record)
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         if record.stack_info:
@@ -42,21 +57,42 @@ class TextFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        return f"{self.stamp(record)} {record.levelname} {record.name}: {escape(self.message(record))}"
+        held, seconds = record.__dict__.get("held"), record.__dict__.get("held_seconds")
+        counted = f" ({held} like it in {seconds:.0f} s)" if held else ""
+        return f"{self.stamp(record)} {record.levelname} {record.name}: {escape(self.message(record))}{counted}"
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object with time, level, logger and message."""
+    """One JSON object with time, level, logger and message; with `held` and `held_seconds` where it stands for more lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        fields = {
+        fields: dict[str, object] = {
             "time": self.stamp(record),
             "level": record.levelname,
             "logger": record.name,
             "message": self.message(record),
         }
+        if "held" in record.__dict__:
+            fields |= {"held": record.__dict__["held"], "held_seconds": round(record.__dict__["held_seconds"])}
         return json.dumps(fields)
+
+
+def _log_what_python_prints() -> None:
+    """Make lines of the log of what Python writes to stderr in its own form: warnings, and exceptions that nobody could be given."""
+    log = logging.getLogger("python")
+
+    def unraisable(lost: sys.UnraisableHookArgs) -> None:
+        raised = (lost.exc_type, lost.exc_value, lost.exc_traceback) if lost.exc_value is not None else None
+        log.error("%s: %r", lost.err_msg or "exception ignored in", lost.object, exc_info=raised)
+
+    def in_thread(ended: threading.ExceptHookArgs) -> None:
+        raised = (ended.exc_type, ended.exc_value, ended.exc_traceback) if ended.exc_value is not None else None
+        log.error("a thread ended by an exception", exc_info=raised)
+
+    sys.unraisablehook = unraisable
+    threading.excepthook = in_thread
+    logging.captureWarnings(True)
 
 
 def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
@@ -66,8 +102,12 @@ def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
     off a TLS handshake makes one); GRPC_VERBOSITY of the environment still wins.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = SteadyHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    _log_what_python_prints()
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_NotUtf8())
+    # At INFO it writes "1 change detected" for each, and not of what.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 import secrets
 import socket
 import struct
@@ -70,6 +71,15 @@ class TcpPeer:
 
 
 Peer: TypeAlias = UnixPeer | VsockPeer | TcpPeer
+
+
+# A process and a port end with the connection.
+_ONE_CONNECTION = re.compile(r" pid \d+\b|(?<=[\d\]]):\d+$")
+
+
+def lasting_name(caller: str) -> str:
+    """A peer's words without what each connection has anew: the same for a caller that comes again and again."""
+    return _ONE_CONNECTION.sub("", caller)
 
 
 class _Context(Protocol):

@@ -14,14 +14,17 @@ import contextlib
 import errno
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 log = logging.getLogger(__name__)
 
-# Written but not yet taken by the other side, per direction. Above it the sender is not read; with the one chunk that asyncio reads at most
-# (256 KiB) a connection holds 640 KiB in both directions, however slow an end is.
+# Written but not yet taken by the other side, per direction. Above it the sender is not read; with the one chunk that is read at a time a
+# connection holds 256 KiB in both directions, however slow an end is.
 BUFFER_BYTES = 64 * 1024
+# Read at a time. The 256 KiB of asyncio's own protocols are taken from the kernel anew for every read, which cost more than the reading.
+CHUNK_BYTES = 64 * 1024
 # An end that is gone leaves the other this long to take what is still buffered.
 LINGER_SECONDS = 5.0
 # Out of descriptors or memory: accepting again at once would only spin.
@@ -121,15 +124,14 @@ class Relay:
             log.exception("%s: the relay of a connection failed", self._name)
 
     def _refused(self, reason: str) -> None:
-        # A peer may try again as fast as it likes; the same reason is one line.
-        log.log(logging.DEBUG if reason == self.last_refusal else logging.WARNING, "%s: %s", self._name, reason)
+        log.warning("%s: %s", self._name, reason)
         self.last_refusal = reason
 
 
 async def pump(one: socket.socket, other: socket.socket) -> None:
     """Move bytes both ways until both ends are closed; owns and closes both sockets. Cancelling cuts both off."""
     loop = asyncio.get_running_loop()
-    here, there = _End(), _End()
+    here, there = _End(_OF_THREAD.chunk), _End(_OF_THREAD.chunk)
     here.other, there.other = there, here
     try:
         await loop.connect_accepted_socket(lambda: here, one)
@@ -148,12 +150,23 @@ async def pump(one: socket.socket, other: socket.socket) -> None:
         await asyncio.sleep(0)
 
 
-class _End(asyncio.Protocol):
-    """One end of a connection: what it reads is written to the other."""
+class _OfThread(threading.local):
+    """The chunk of each thread: its loop passes one on before it reads the next, so a thousand connections need no more."""
+
+    def __init__(self) -> None:
+        self.chunk = memoryview(bytearray(CHUNK_BYTES))
+
+
+_OF_THREAD = _OfThread()
+
+
+class _End(asyncio.BufferedProtocol):
+    """One end of a connection: what it reads into `chunk` is written to the other."""
 
     other: _End
 
-    def __init__(self) -> None:
+    def __init__(self, chunk: memoryview) -> None:
+        self._chunk = chunk
         self.transport: asyncio.Transport | None = None
         self.read_all = False
         # What came before the other end was there: None once it is. (Pausing in connection_made would do, were it not without effect
@@ -168,7 +181,7 @@ class _End(asyncio.Protocol):
         if self.transport is not None:
             self.transport.resume_reading()
         for data in early:
-            self.data_received(data)
+            self._pass_on(data)
 
     def cut(self) -> None:
         """Close at once, whatever is still buffered."""
@@ -188,7 +201,14 @@ class _End(asyncio.Protocol):
         self.transport = transport
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the chunk has the size that it has
+        return self._chunk
+
+    def buffer_updated(self, nbytes: int) -> None:
+        # A copy, because a transport may keep what it cannot write at once.
+        self._pass_on(bytes(self._chunk[:nbytes]))
+
+    def _pass_on(self, data: bytes) -> None:
         if self._early is not None:
             self._early.append(data)
             if self.transport is not None:

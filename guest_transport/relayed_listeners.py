@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from guest_transport import unix_sockets
 from guest_transport.addresses import UnixAddress, VsockAddress
 from guest_transport.peers import Peer, Peers, VsockPeer, unix_peer
+from guest_transport.private_folder import PrivateFolder
 from guest_transport.relay import Relay, RelayRefusedError
 
 # A connection takes two descriptors and a few hundred KiB at worst; a host has one or two to a guest, a proxy's clients come in dozens.
@@ -32,7 +33,7 @@ class RelayedListeners:
         self._peers = peers
         self._vsock_cids = vsock_cids
         self._relays: list[Relay] = []
-        self._folder = unix_sockets.PrivateFolder()
+        self._folder = PrivateFolder()
         self._path = self._folder.file("grpc")
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from guest_transport.errors import StartError
 from guest_transport.sd_notify import Notifier
+from guest_transport.steady_faults import EVERY_ONE
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,10 @@ async def _reload_when(asked: asyncio.Event, notifier: Notifier, reload: Reload)
         try:
             await reload()
         except StartError as error:
-            log.error("reload refused, the configuration before it stays in force: %s", error)  # noqa: TRY400 - one line for the operator
+            # One line for the operator.
+            log.error("reload refused, the configuration before it stays in force: %s", error, extra=EVERY_ONE)  # noqa: TRY400
         except Exception:  # a task's top: a fault of one reload must not end the next
-            log.exception("reload failed, the configuration before it stays in force")
+            log.exception("reload failed, the configuration before it stays in force", extra=EVERY_ONE)
         else:
-            log.info("configuration reloaded")
+            log.info("configuration reloaded", extra=EVERY_ONE)
         notifier.ready()

@@ -21,6 +21,7 @@ from guest_transport import decoding, health, options, socket_files, tcp, unix_s
 from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
+from guest_transport.private_folder import remove_abandoned_folders
 from guest_transport.relayed_listeners import RelayedListeners
 from guest_transport.running import run
 from guest_transport.tls import ServerTls
@@ -99,6 +100,7 @@ class GrpcServer:
         await self._server.start()
         if self._relayed is not None:
             self._relayed.start()
+        await asyncio.to_thread(remove_abandoned_folders)
         self._health.serve()
         for address in self.addresses:
             log.info("listening on %s", address)

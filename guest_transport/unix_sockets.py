@@ -1,4 +1,4 @@
-"""Unix sockets of our own: connecting without blocking the loop, and a folder that nobody else can look into.
+"""Unix sockets of our own: connecting and listening without blocking the loop.
 
 Rejected: asyncio's sock_connect for AF_UNIX. When the other side's queue is full, connect(2) says EAGAIN and nothing is under way; asyncio
 takes the socket for connected as soon as it polls as writable.
@@ -7,13 +7,7 @@ takes the socket for connected as soon as it polls as writable.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
-import tempfile
-from pathlib import Path
-
-from guest_transport.addresses import UNIX_PATH_BYTES
-from guest_transport.errors import ListenError
 
 # A queue is full while its owner is busy for a moment; the caller's own bound ends the tries.
 _QUEUE_FULL_PAUSE_SECONDS = 0.02
@@ -49,24 +43,3 @@ def listen(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-class PrivateFolder:
-    """A new folder (mode 0700) in the system's place for temporary files, for sockets that only this process uses."""
-
-    def __init__(self) -> None:
-        try:
-            self._path = Path(tempfile.mkdtemp(prefix="guestscope-"))
-        except OSError as error:
-            raise ListenError(f"{tempfile.gettempdir()}: cannot make a private folder for sockets: {error.strerror}") from error
-
-    def file(self, name: str) -> str:
-        """The path of `name` in it; raises ListenError when it is too long for a socket."""
-        path = str(self._path / name)
-        if len(path.encode()) > UNIX_PATH_BYTES:
-            raise ListenError(f"{path}: too long for a socket; set TMPDIR to a shorter path")
-        return path
-
-    def close(self) -> None:
-        """Remove it with everything in it; waits for the file system."""
-        shutil.rmtree(self._path, ignore_errors=True)

@@ -56,6 +56,7 @@ _USE = """\
 | how full is each card's memory | `dstack_gpu_memory_used_bytes / dstack_gpu_memory_total_bytes` |
 | power of all cards in watts | `sum(dstack_gpu_power_usage_milliwatts) / 1000` |
 | where is confidential computing on and not ready | `dstack_gpu_cc_enabled == 1 and dstack_gpu_cc_ready == 0` |
+| where may a debugger look into what confidential computing protects | `dstack_gpu_cc_devtools == 1` |
 | which part of a guest's page is missing | `guest_service_part_up == 0` |
 """
 

@@ -8,9 +8,11 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+
+from starlette.types import ASGIApp
 
 from guest_transport.http.server import PageServer
 from guest_transport.peers import Peers
@@ -30,10 +32,12 @@ from vmm_proxy.domains.settings import require_module
 from vmm_proxy.fleet import FleetService
 from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
+from vmm_proxy.guest_sources import SourceState, SourceStates
 from vmm_proxy.guest_tls import GuestTls
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.http.token_door import TokenDoor
 from vmm_proxy.looks import Looks
 from vmm_proxy.policy.access import Access, AccessRules
 from vmm_proxy.policy.audit_trail import AuditTrail
@@ -114,7 +118,7 @@ def build(
     calls = CallCounts()
     server = GrpcServer(
         [proxied_api(upstreams, calls), fleet.service(), writer.service()],
-        interceptors=[Gate(judge, peers, trail, method_roles(), time.monotonic, counts=calls)],
+        interceptors=[Gate(judge, peers, trail, method_roles(), counts=calls)],
         peers=peers,
         identify_unix=rules.unix_role is None,
         tls=tls,
@@ -128,7 +132,7 @@ def join_pages(
     dashboard: Pages,
     server: PageServer,
     *,
-    refused_entries: Callable[[], int] = lambda: 0,
+    sources: SourceStates = dict,
 ) -> PageParts:
     """What the pages of `parts` on `server` read from."""
     return PageParts.join(
@@ -137,10 +141,16 @@ def join_pages(
         upstreams=parts.upstreams,
         calls=parts.calls,
         dashboard=dashboard,
-        refused_entries=refused_entries,
+        sources=sources,
         ready=lambda: bool(parts.server.addresses),
         stopping=server.stopping,
     )
+
+
+def page_app(pages: PageParts, access: Access) -> ASGIApp:
+    """The app over `pages`, behind tokens where the setup says so."""
+    app = create_http_app(pages)
+    return TokenDoor(app, access) if pages.setup.need_token else app
 
 
 def collect_garbage_quietly() -> None:
@@ -212,15 +222,15 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         page_server = PageServer()
         dashboard = await asyncio.to_thread(lambda: Pages(metadata.version(DISTRIBUTION)))
-        pages = join_pages(
-            setup.pages, parts, dashboard, page_server, refused_entries=lambda: len(folder.refused) if folder else 0
-        )
+        pages = join_pages(setup.pages, parts, dashboard, page_server, sources=lambda: _states(folder, libvirt))
         ending.push_async_callback(pages.close)
         await parts.server.start(setup.listen)
+        if registered:
+            await registered.remove_leftovers()
         # Together, because each may take most of the time that stopping has.
         ending.push_async_callback(lambda: asyncio.gather(parts.stop_serving(), page_server.stop()))
         if setup.pages.listen is not None:
-            await page_server.start(create_http_app(pages), setup.pages.listen)
+            await page_server.start(page_app(pages, parts.access), setup.pages.listen)
         log.info("guests known: %d", len(directory))
         await ending.enter_async_context(notifier.watched())
         notifier.ready(f"listening on {', '.join(map(str, [*parts.server.addresses, *page_server.addresses]))}")
@@ -228,6 +238,11 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         collect_garbage_quietly()
         await stop.wait()
         notifier.stopping()
+
+
+def _states(folder: GuestFolder | None, libvirt: LibvirtSource | None) -> Mapping[str, SourceState]:
+    states = {"folder": folder.state} if folder else {}
+    return states | {"libvirt": libvirt.state} if libvirt else states
 
 
 async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -> None:

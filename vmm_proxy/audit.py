@@ -23,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from guest_transport.errors import SettingsError
+from guest_transport.peers import lasting_name
+from guest_transport.steady_faults import EVERY_ONE, about
 from vmm_proxy.statuses import plain
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,11 @@ class Audit:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="audit")
         self._notes: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_a_file(self) -> bool:
+        """Whether lines go to a file of their own, and not to the proxy's log."""
+        return self._file is not None
+
     def open(self) -> None:
         """Open the file, or open it anew after it was moved away; raises SettingsError and then keeps the one before. Blocks."""
         if self._file is not None:
@@ -63,7 +70,7 @@ class Audit:
         """Add a line, safely on the disk on return; raises AuditError."""
         line = self._line(event)
         if self._file is None:
-            log.warning("audit: %s", line)
+            log.warning("audit: %s", line, extra=_told_with(event))
             return
         try:
             async with asyncio.timeout(WRITE_SECONDS):
@@ -91,7 +98,8 @@ class Audit:
         try:
             await self.write(event)
         except AuditError as error:
-            log.error("the audit log is not written (%s): %s", error, self._line(event))  # noqa: TRY400 - one line says it all
+            # One line says it all, and it is the only place that has it.
+            log.error("the audit log is not written (%s): %s", error, self._line(event), extra=EVERY_ONE)  # noqa: TRY400
 
     def _line(self, event: Event) -> str:
         now = dt.datetime.fromtimestamp(self._wall_clock(), dt.UTC)
@@ -122,6 +130,13 @@ class Audit:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _told_with(event: Event) -> Mapping[str, object]:
+    """How the proxy's log treats the line: a call that was refused changed nothing, and who repeats it is told once a minute."""
+    if event.get("event") != "refused":
+        return EVERY_ONE
+    return about(f"{event.get('method')} {lasting_name(str(event.get('who')))} {event.get('outcome')}")
 
 
 def _opened(file: Path) -> int:

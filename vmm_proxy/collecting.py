@@ -37,8 +37,9 @@ class Ask(Protocol):
 
 async def collect(
     ask_guest: Ask, guest_ids: Sequence[str], metadata: Metadata, deadline: float, wall_clock: Callable[[], float]
-) -> AsyncGenerator[GuestOutcome, None]:
-    """The outcome of each of `guest_ids`, exactly once, as it comes; all have come by `deadline` (loop time)."""
+) -> AsyncGenerator[list[GuestOutcome], None]:
+    """The outcome of each of `guest_ids`, exactly once, as they come, what comes together in one list; all have come by `deadline`
+    (loop time)."""
     outbox = Outbox()
     questions: list[Question | None] = []
 
@@ -47,8 +48,11 @@ async def collect(
 
     starter = asyncio.create_task(ask_each(guest_ids, ask))
     try:
-        for _ in guest_ids:
-            yield await outbox.take()
+        missing = len(guest_ids)
+        while missing:
+            outcomes = await outbox.take()
+            missing -= len(outcomes)
+            yield outcomes
     finally:
         starter.cancel()
         await asyncio.gather(starter, return_exceptions=True)

@@ -26,6 +26,7 @@ from guest_transport.addresses import (
 from guest_transport.errors import SettingsError
 from guest_transport.settings import read_settings
 from guest_transport.tls import ServerTls
+from guest_transport.tls_settings import TlsSettings, server_tls
 from vmm_proxy.directory import (
     GUEST_ID_RULE,
     Directory,
@@ -39,7 +40,7 @@ from vmm_proxy.http.settings import Http, Metrics, PageSetup, page_setup
 from vmm_proxy.labels import check_labels
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.settings import AccessSettings, access_rules
-from vmm_proxy.tls_settings import GuestTlsSettings, TlsSettings, guest_tls, server_tls
+from vmm_proxy.tls_settings import GuestTlsSettings, guest_tls
 
 # Only local users whom the socket's group lets in reach this one.
 DEFAULT_LISTEN = "unix:/run/vmm-proxy/vmm-proxy.sock"
@@ -146,10 +147,12 @@ def read_setup(
         registered_file=_registered_file(config.directory, where),
         libvirt=check_libvirt(config.libvirt, where),
         access=access_rules(config.access, where, loopback_only=config.tls is None and _loopback_only(listen)),
-        tls=server_tls(config.tls, where),
+        tls=server_tls(config.tls, f"{where}: "),
         guest_tls=usual_tls,
         audit_file=_audit_file(config.audit, where),
-        pages=page_setup(config.http, config.metrics, flag=http_flag, where=where),
+        pages=page_setup(
+            config.http, config.metrics, flag=http_flag, has_tokens=config.access.token_file is not None, where=where
+        ),
     )
 
 

@@ -15,6 +15,7 @@ import grpc
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.errors import SettingsError
 from guest_transport.serving import Service
+from guest_transport.steady_faults import EVERY_ONE, about
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import (
     GUEST_ID_RULE,
@@ -108,9 +109,10 @@ class DirectoryService(fleet_pb2_grpc.DirectoryServiceServicer):
             code = next(code for kind, code in _CODES if isinstance(error, kind))
             failure = CallError(code, str(error))
         else:
-            log.info("%s of guest %s by %s: done", what, shown, caller)
+            log.info("%s of guest %s by %s: done", what, shown, caller, extra=EVERY_ONE)
             return answer
-        log.warning("%s of guest %s by %s: refused: %s", what, shown, caller, failure.text)
+        thing = f"{what} {shown}"
+        log.warning("%s of guest %s by %s: refused: %s", what, shown, caller, failure.text, extra=about(thing))
         return await refuse(context, failure)
 
     def _writable(self) -> RegisteredGuests:

@@ -19,7 +19,7 @@ from guest_transport.serving import Service
 from vmm_proxy import passed_metadata
 from vmm_proxy.collecting import collect
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
-from vmm_proxy.deadlines import guest_deadline
+from vmm_proxy.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
 from vmm_proxy.directory import Directory
 from vmm_proxy.guest_list import GuestList
 from vmm_proxy.guest_outcome import ask_gpu_info
@@ -27,7 +27,7 @@ from vmm_proxy.outbox import OutboxClosedError
 from vmm_proxy.policy.permit import SeenGuests, current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.selecting import selection
-from vmm_proxy.slots import FLEET_STREAMS, Slots
+from vmm_proxy.slots import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedSlots
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
 from vmm_proxy.watching import (
@@ -60,7 +60,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         self._guest_list = guest_list
         self._watches = watches
         self._wall_clock = wall_clock
-        self._streams = Slots(FLEET_STREAMS, "the fleet")
+        self._streams = SharedSlots(FLEET_STREAMS, FLEET_STREAMS_OF_ONE, "the fleet")
 
     def service(self) -> Service:
         """What a server needs to serve it."""
@@ -86,20 +86,23 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             permit = current_permit()
             guest_ids = selection(request.selector).choose(SeenGuests(self._directory, permit))
             metadata = passed_metadata.to_guest(context.invocation_metadata())
-            self._streams.take()
+            account = permit.account
+            self._streams.take(account)
         except CallError as error:
             await refuse(context, error)
         try:
             now = asyncio.get_running_loop().time()
-            deadline = min(guest_deadline(context, GPU_INFO_BOUND_SECONDS), now + GPU_INFO_BOUND_SECONDS)
+            asked_until = guest_deadline(context, GPU_INFO_BOUND_SECONDS, COLLECTION_MARGIN_SECONDS)
+            deadline = min(asked_until, now + GPU_INFO_BOUND_SECONDS)
             asked = functools.partial(ask_gpu_info, self._upstreams, require=permit.require)
-            async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as outcomes:
-                async for outcome in outcomes:
+            async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as collected:
+                async for outcomes in collected:
                     answer = fleet_pb2.CollectGpuInfoResponse()
-                    outcome.write_to(answer.guest)
+                    for outcome in outcomes:
+                        outcome.write_to(answer.guests.add())
                     yield answer
         finally:
-            self._streams.give_back()
+            self._streams.give_back(account)
 
     async def WatchGpuInfo(  # noqa: N802 - the contract's name
         self, request: fleet_pb2.WatchGpuInfoRequest, context: Context
@@ -108,21 +111,23 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             interval = _interval_seconds(request)
             selected = selection(request.selector)
-            guests = SeenGuests(self._directory, current_permit())
-            self._streams.take()
+            permit = current_permit()
+            guests = SeenGuests(self._directory, permit)
+            account = permit.account
+            self._streams.take(account)
         except CallError as error:
             await refuse(context, error)
         watcher = self._watches.join(selected, guests, interval)
         try:
             while True:
-                outcome = await watcher.outbox.take()
                 update = fleet_pb2.WatchGpuInfoResponse()
-                outcome.write_to(update.guest)
+                for outcome in await watcher.outbox.take():
+                    outcome.write_to(update.guests.add())
                 yield update
         except OutboxClosedError:
             stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
         finally:
-            self._streams.give_back()
+            self._streams.give_back(account)
             await self._watches.leave(watcher, interval)
         await refuse(context, stopping)
 

@@ -1,16 +1,19 @@
 """One call on its way to a guest, and everybody who waits for its outcome.
 
-The call runs in a task of its own: a caller who leaves does not take the answer from the others, and when the last one has left
-the call is cancelled, so that the guest stops working for nobody. Callers are told by a callback: a fleet stream waits for a thousand
-flights with no task of its own for each. Rejected: asyncio.shield (a future and a callback more for each caller, and nobody counts
-who is left).
+A flight that a fleet stream asked for runs in a task of its own: a caller who leaves does not take the answer from the others, and when
+the last one has left the call is cancelled, so that the guest stops working for nobody. One that a single call began is carried by that
+call's own task, its pilot: usually nobody else waits, and two turns of the loop are saved. When a pilot leaves, the others ask anew.
+Callers are told by a callback: a fleet stream waits for a thousand flights with no task of its own for each. Rejected: asyncio.shield
+(a future and a callback more for each caller, and nobody counts who is left).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+import grpc
 from google.protobuf.message import Message
 
 from vmm_proxy.statuses import CallError, Trailers
@@ -78,9 +81,14 @@ class Flight:
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        self.task: asyncio.Task[None] | None = None
+        # Of a caller's task it is nobody's business what it returns.
+        self.task: asyncio.Task[Any] | None = None
         # Its last caller left and it is being cancelled: nobody may join it any more.
         self.dropped = False
+        # What everybody was told when it was abandoned; its pilot's task, cancelled for that, has to tell it too.
+        self.abandoned: Outcome | None = None
+        # Whether its task is a caller's.
+        self.piloted = False
         self._seats: set[Seat] = set()
         self._landed = False
 
@@ -93,9 +101,20 @@ class Flight:
 
     def abandon(self, outcome: Outcome) -> None:
         """Tell every caller `outcome` now and cancel the call."""
+        self.abandoned = outcome
         self.land(outcome)
         if self.task:
             self.task.cancel()
+
+    def take_pilot(self) -> None:
+        """Be carried by the current task: it waits for the outcome itself, and has no seat."""
+        self.task = asyncio.current_task()
+        self.piloted = True
+
+    def lose_pilot(self) -> None:
+        """The caller who carried it has left: for the others it ended early, by a deadline that was not theirs."""
+        self.deadline = min(self.deadline, asyncio.get_running_loop().time())
+        self.land(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "the call that was shared was given up"))
 
     def board(self, told: Told, deadline: float) -> Seat:
         """Wait for the outcome until `deadline` (loop time); only before it has landed."""
@@ -107,6 +126,6 @@ class Flight:
     def left_by(self, seat: Seat) -> None:
         """One caller less."""
         self._seats.discard(seat)
-        if not self._seats and not self._landed and self.task:
+        if not self._seats and not self._landed and self.task and not self.piloted:
             self.dropped = True
             self.task.cancel()

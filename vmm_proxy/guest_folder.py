@@ -18,8 +18,10 @@ from watchfiles import awatch
 
 from guest_transport.errors import SettingsError
 from guest_transport.settings import parse_settings, read_file
+from guest_transport.steady_faults import about
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.guest_sources import SourceState
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +88,14 @@ class GuestFolder:
         self._reader = FolderReader(folder, allow_plaintext=allow_plaintext)
         # The entry that each file has in the directory.
         self._entries: dict[str, GuestEntry] = {}
-        # Why a file is refused, by its name.
+        # Why a file is refused, by its name; by "" why the folder cannot be read.
         self.refused: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> SourceState:
+        """Whether the folder could be read, and how many files are refused."""
+        return SourceState("" not in self.refused, len(self.refused.keys() - {""}))
 
     async def start(self) -> None:
         """Read the folder once, then watch it."""
@@ -141,7 +148,7 @@ class GuestFolder:
         for name, reason in refused.items():
             if self.refused.get(name) != reason:
                 kept = "; its last good version stays" if name in self._entries else ""
-                log.warning("%s%s", reason, kept)
+                log.warning("%s%s", reason, kept, extra=about(name))
         for name in self.refused.keys() - refused.keys():
             log.info("%s: refused no more", self._folder / name)
         self.refused = refused

@@ -66,7 +66,7 @@ class Looks:
             try:
                 upstream = self._upstreams.reach(guest_id)
                 upstream.contact.looked = True
-                await upstream.call(_INFO, (), asyncio.get_running_loop().time() + LOOK_SECONDS)
+                await upstream.call(_INFO, (), asyncio.get_running_loop().time() + LOOK_SECONDS, for_fleet=True)
             except CallError:
                 # The outcome stands in the guest's contact, which is all that a look is for.
                 return

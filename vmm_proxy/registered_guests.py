@@ -8,6 +8,8 @@ Rejected: a database (a host has a few hundred guests, and an operator can read 
 from __future__ import annotations
 
 import asyncio
+import glob
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -19,10 +21,14 @@ from guest_transport.errors import SettingsError
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
 
+log = logging.getLogger(__name__)
+
 # What stands in GuestEntry.source.
 SOURCE = "the registered guests"
 # More than VMs on any host: a caller in a loop must not fill the disk.
 REGISTERED_LIMIT = 10_000
+# The end of the name of what is being written.
+_TEMPORARY = ".new"
 
 
 class NotKeptError(Exception):
@@ -74,6 +80,14 @@ class RegisteredGuests:
             except DirectoryError as error:
                 raise SettingsError(f"{self._file}: {error}") from error
             self._entries[entry.id] = entry
+
+    async def remove_leftovers(self) -> None:
+        """Remove what a proxy that was killed while it wrote has left beside the file; call it once this proxy listens.
+
+        Before, a second proxy that is started by mistake, and will be refused its address, would take away what the first is writing.
+        """
+        async with self._lock:
+            await asyncio.to_thread(_remove_leftovers, self._file)
 
     async def register(self, entry: GuestEntry) -> None:
         """Add a guest; raises DirectoryError or NotKeptError."""
@@ -145,9 +159,17 @@ def _settings(entry: GuestEntry) -> GuestSettings:
     )
 
 
+def _remove_leftovers(file: Path) -> None:
+    for leftover in file.parent.glob(f".{glob.escape(file.name)}.*{_TEMPORARY}"):
+        try:
+            leftover.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s: left behind by a proxy that was killed, and cannot be removed: %s", leftover, error.strerror)
+
+
 def _write(file: Path, data: bytes) -> None:
     """Put `data` in place of the file's content, whole or not at all."""
-    fd, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    fd, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=_TEMPORARY)
     try:
         with open(fd, "wb") as out:  # noqa: PTH123  # a descriptor, not a path
             out.write(data)

@@ -7,20 +7,24 @@ callers from another's).
 
 from __future__ import annotations
 
+from collections import Counter
+
 import grpc
 
 from vmm_proxy.statuses import CallError
 
 # Calls in progress towards all guests together. A proxied call takes some 2 ms of the loop, so more would only wait there.
 PROXY_CALLS = 256
-# Calls in progress towards one guest. A guest has six methods; identical calls share one, so a fifth is a caller that varies
-# its metadata.
+# Calls in progress towards one guest for its callers. Identical calls share one, so more than four are rarely anything but a caller that
+# varies its metadata; what the proxy asks for its own pages and lists is not counted here.
 GUEST_CALLS = 4
 # Callers that wait for one guest, calls that share one included. With 1024 calls admitted to the server, eight hanging guests
 # would have to be asked at once before anybody else is refused.
 GUEST_CALLERS = 128
 # Streams of the fleet service: each may ask every guest, and there are few honest readers (a dashboard, a terminal, a collector).
 FLEET_STREAMS = 32
+# Of those, what one caller may hold: a dashboard, a few terminals and a collector of one user, and three more callers find room.
+FLEET_STREAMS_OF_ONE = 8
 # When a refused caller is told to come back: a call to a healthy guest is over by then.
 RETRY_AFTER_SECONDS = 1.0
 
@@ -43,3 +47,29 @@ class Slots:
     def give_back(self) -> None:
         """Give a taken place back."""
         self.taken -= 1
+
+
+class SharedSlots:
+    """At most `limit` places, of which one caller holds at most `of_one`: whoever takes all it can get leaves room for the others."""
+
+    def __init__(self, limit: int, of_one: int, whose: str) -> None:
+        self._all = Slots(limit, whose)
+        self._of_one = of_one
+        self._held: Counter[str] = Counter()
+
+    def take(self, caller: str | None) -> None:
+        """Take a place for `caller`, None for one who cannot be told from others; raises CallError RESOURCE_EXHAUSTED."""
+        if caller is not None and self._held[caller] >= self._of_one:
+            text = f"{caller} has {self._of_one} streams open already, which is the most for one caller; end one first"
+            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, retry_after_seconds=RETRY_AFTER_SECONDS)
+        self._all.take()
+        if caller is not None:
+            self._held[caller] += 1
+
+    def give_back(self, caller: str | None) -> None:
+        """Give a place of `caller` back."""
+        self._all.give_back()
+        if caller is not None:
+            self._held[caller] -= 1
+            if not self._held[caller]:
+                del self._held[caller]

@@ -107,8 +107,9 @@ def from_guest(
         text = f"guest {guest_id}: {plain(details) or 'no reason given'}"
         return CallError(error.code(), text, trailers=trailers, answered=True)
     if details.startswith(_NEVER_CONNECTED):
-        reasons = (words for sign, words in _CONNECT_REASONS if sign in details)
-        cause = f"unreachable: {refusal or next(reasons, 'no connection')}"
+        # What a relay saw is told in the same words, and as it is where it says more than the bare error.
+        told = (words for sign, words in _CONNECT_REASONS if (sign == refusal if refusal else sign in details))
+        cause = f"unreachable: {next(told, refusal or 'no connection')}"
         return CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: {cause}")
     code, cause = _noticed(error.code(), details, waited_seconds)
     silent = code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}

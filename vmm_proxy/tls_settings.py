@@ -1,4 +1,4 @@
-"""`[tls]`, `[guest_tls]` and a guest's own `tls` table: certificates as files, tried when the configuration is read.
+"""`[guest_tls]` and a guest's own `tls` table: certificates as files, tried when the configuration is read.
 
 A start with files that are missing or do not fit together is refused; later changes of the files are taken as they come.
 """
@@ -10,17 +10,9 @@ from pathlib import Path
 import msgspec
 
 from guest_transport.errors import SettingsError
-from guest_transport.tls import ClientTls, ServerTls
+from guest_transport.tls import ClientTls
+from guest_transport.tls_settings import pem_file
 from vmm_proxy.guest_tls import GuestTls
-
-
-class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[tls]`: what the TCP listeners show, and whom they believe."""
-
-    certificate: str
-    key: str
-    # With it a client must show a certificate of these authorities (mutual TLS).
-    client_authorities: str | None = None
 
 
 class GuestTlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,22 +25,6 @@ class GuestTlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     # What the guest's certificate must say; without it the host of its address.
     name: str = ""
-
-
-def server_tls(settings: TlsSettings | None, where: str) -> ServerTls | None:
-    """The TLS of the listeners; raises SettingsError. Reads the files."""
-    if settings is None:
-        return None
-    tls = ServerTls(
-        _file(settings.certificate, f"{where}: tls.certificate"),
-        _file(settings.key, f"{where}: tls.key"),
-        _optional(settings.client_authorities, f"{where}: tls.client_authorities"),
-    )
-    try:
-        tls.credentials()
-    except SettingsError as error:
-        raise SettingsError(f"{where}: tls: {error}") from error
-    return tls
 
 
 def guest_tls(settings: GuestTlsSettings | None, where: str) -> GuestTls | None:
@@ -70,11 +46,4 @@ def guest_tls(settings: GuestTlsSettings | None, where: str) -> GuestTls | None:
 
 
 def _optional(text: str | None, where: str) -> Path | None:
-    return None if text is None else _file(text, where)
-
-
-def _file(text: str, where: str) -> Path:
-    path = Path(text)
-    if not path.is_absolute():
-        raise SettingsError(f"{where}: must be an absolute path, not {text[:120]!a}")
-    return path
+    return None if text is None else pem_file(text, where)

@@ -8,17 +8,15 @@ no status at all. Rejected: retries (only the caller knows what a second call me
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import grpc
 
-from guest_api import guest_api_pb2
 from guest_transport.addresses import Address
 from vmm_proxy.asking import NotSentError, ask
+from vmm_proxy.contact import Contact
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.flight import Answer, Flight, Outcome
 from vmm_proxy.guest_tls import GuestTls, secure
@@ -27,7 +25,7 @@ from vmm_proxy.line import Line
 from vmm_proxy.passed_metadata import Metadata
 from vmm_proxy.question import Question
 from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, Slots
-from vmm_proxy.statuses import CallError, plain
+from vmm_proxy.statuses import CallError
 
 log = logging.getLogger(__name__)
 
@@ -41,27 +39,12 @@ REDIAL_PAUSE_SECONDS = 1.0
 HASTY_SECONDS = 0.1
 # Calls still on a replaced line end with their own deadlines; the longest that the product sets itself is 20 s.
 OLD_LINE_GRACE_SECONDS = 20.0
-VERSION_LIMIT_BYTES = 64
 
 
-class Reach(enum.Enum):
-    """What the last call to a guest says."""
-
-    UNKNOWN = "unknown"
-    SERVING = "serving"
-    UNREACHABLE = "unreachable"
-
-
-@dataclass(slots=True)
-class Contact:
-    """The last known of a guest: whether the last call reached it, when it was last tried and last answered (epoch seconds)."""
-
-    reach: Reach = Reach.UNKNOWN
-    answered_at: float | None = None
-    tried_at: float | None = None
-    agent_version: str = ""
-    # Whether Info was asked for on the proxy's own account.
-    looked: bool = False
+def _not_cancelled() -> None:
+    """Go on after a cancellation that was meant for the call and not for its caller's task."""
+    if task := asyncio.current_task():
+        task.uncancel()
 
 
 class Upstream:
@@ -104,8 +87,18 @@ class Upstream:
     async def call(self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False) -> Answer:
         """The guest's answer by `deadline` (loop time); raises CallError.
 
-        A fleet's call takes no place in the proxy's count: a thousand guests are asked at once, each of them with its own few places.
+        A fleet's call takes no place in the proxy's count: a thousand guests are asked at once. One without metadata takes none of the
+        guest's either.
         """
+        if method.only_reads and (method.name, metadata) in self._shared:
+            outcome = await self._wait(method, metadata, deadline, for_fleet=for_fleet)
+        else:
+            outcome = await self._pilot(method, metadata, deadline, None if for_fleet else self._proxy_calls)
+        if isinstance(outcome, CallError):
+            raise outcome.again()
+        return outcome
+
+    async def _wait(self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool) -> Outcome:
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def told(outcome: Outcome) -> None:
@@ -115,12 +108,30 @@ class Upstream:
 
         question = self.ask(method, metadata, deadline, told, for_fleet=for_fleet)
         try:
-            outcome = await answered
+            return await answered
         finally:
             question.leave()
-        if isinstance(outcome, CallError):
-            raise outcome.again()
-        return outcome
+
+    async def _pilot(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Outcome:
+        if self._closed:
+            raise self._closed.again()
+        self._callers.take()
+        try:
+            flight, end = self._begin(method, metadata, deadline, proxy_calls)
+            flight.take_pilot()
+            try:
+                return await self._fly(flight, method, metadata, end)
+            except asyncio.CancelledError:
+                if flight.abandoned is None:
+                    end()
+                    flight.lose_pilot()
+                    raise
+                _not_cancelled()
+                return flight.abandoned
+            finally:
+                end()
+        finally:
+            self._callers.give_back()
 
     def ask(
         self, method: Method, metadata: Metadata, deadline: float, told: Callable[[Outcome], None], *, for_fleet: bool = False
@@ -144,7 +155,9 @@ class Upstream:
         self._closed = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {self.guest_id}: {reason}")
         for flight in list(self._flights):
             flight.abandon(self._closed)
-        await asyncio.gather(*(flight.task for flight in self._flights if flight.task), return_exceptions=True)
+        await asyncio.gather(
+            *(flight.task for flight in self._flights if flight.task and not flight.piloted), return_exceptions=True
+        )
         for task in list(self._retiring):
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
@@ -162,11 +175,21 @@ class Upstream:
             raise self._closed.again()
         flight = self._shared.get((method.name, metadata)) if method.only_reads else None
         if flight is None or flight.dropped:
-            flight = self._start(method, metadata, deadline, proxy_calls)
+            flight, end = self._begin(method, metadata, deadline, proxy_calls)
+            task = flight.task = asyncio.create_task(self._fly(flight, method, metadata, end))
+            # For a task that was cancelled, perhaps before it began.
+            task.add_done_callback(lambda _: end())
         return flight
 
-    def _start(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
-        self._calls.take()
+    def _begin(
+        self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None
+    ) -> tuple[Flight, Callable[[], None]]:
+        """A flight with its places taken, and what ends it."""
+        # What the fleet asks like everybody else is one call per method at the most, and needs no place to be bounded: a scrape and a list,
+        # which together ask four things, must not have a caller refused.
+        calls = self._calls if proxy_calls or metadata or not method.only_reads else None
+        if calls:
+            calls.take()
         try:
             if proxy_calls:
                 proxy_calls.take()
@@ -177,24 +200,20 @@ class Upstream:
         self._flights.add(flight)
         if method.only_reads:
             self._shared[method.name, metadata] = flight
-        end = partial(self._end, flight, (method.name, metadata), proxy_calls)
-        flight.task = asyncio.create_task(self._fly(flight, method, metadata, end))
-        # For a task that was cancelled, perhaps before it began.
-        flight.task.add_done_callback(lambda _: end())
-        return flight
+        places = [slots for slots in (calls, proxy_calls) if slots]
+        return flight, partial(self._end, flight, (method.name, metadata), places)
 
-    def _end(self, flight: Flight, key: tuple[str, Metadata], proxy_calls: Slots | None) -> None:
+    def _end(self, flight: Flight, key: tuple[str, Metadata], places: list[Slots]) -> None:
         """Give the places of `flight` back and let nobody join it any more; the first time counts."""
         if flight not in self._flights:
             return
         self._flights.discard(flight)
-        self._calls.give_back()
-        if proxy_calls:
-            proxy_calls.give_back()
+        for place in places:
+            place.give_back()
         if self._shared.get(key) is flight:
             del self._shared[key]
 
-    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, end: Callable[[], None]) -> None:
+    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, end: Callable[[], None]) -> Outcome:
         outcome: Outcome
         allowed_seconds = flight.deadline - asyncio.get_running_loop().time()
         try:
@@ -213,6 +232,7 @@ class Upstream:
         end()
         self._note(outcome, allowed_seconds)
         flight.land(outcome)
+        return outcome
 
     async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:
         line = await self._open_line()
@@ -263,21 +283,9 @@ class Upstream:
         missed = isinstance(outcome, CallError) and outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not answered
         if missed and allowed_seconds < HASTY_SECONDS:
             return
-        now = self._wall_clock()
-        contact = self.contact
-        contact.tried_at = now
-        reach = Reach.SERVING if answered else Reach.UNREACHABLE
         if answered:
-            contact.answered_at = now
             self._misses = 0
-        if reach is not contact.reach:
-            if isinstance(outcome, CallError) and not answered:
-                log.warning("%s", outcome.text)
-            else:
-                log.info("guest %s: answers", self.guest_id)
-            contact.reach = reach
-        if isinstance(outcome, Answer) and isinstance(outcome.message, guest_api_pb2.GuestInfo):
-            contact.agent_version = plain(outcome.message.version, VERSION_LIMIT_BYTES)
+        self.contact.note(self.guest_id, outcome, self._wall_clock())
         if missed:
             self._missed()
 

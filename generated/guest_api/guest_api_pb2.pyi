@@ -510,7 +510,7 @@ Global___GpuDevice: _TypeAlias = GpuDevice  # noqa: Y015
 
 @_typing.final
 class GpuInfoResponse(_message.Message):
-    """The GPUs of a guest. None: gpus and error empty (zero bytes on the wire). Unknown: error set, gpus empty and both cc fields unset; with
+    """The GPUs of a guest. None: gpus and error empty (zero bytes on the wire). Unknown: error set, gpus empty and the cc fields unset; with
     sample_age_ms when it comes from a sample that failed. Value: gpus, with sample_age_ms.
     """
 
@@ -521,6 +521,8 @@ class GpuInfoResponse(_message.Message):
     CC_READY_FIELD_NUMBER: _builtins.int
     CC_ENABLED_FIELD_NUMBER: _builtins.int
     SAMPLE_AGE_MS_FIELD_NUMBER: _builtins.int
+    CC_DEVTOOLS_FIELD_NUMBER: _builtins.int
+    PCI_DEVICES_FIELD_NUMBER: _builtins.int
     error: _builtins.str
     """Why nothing is known; empty otherwise."""
     cc_ready: _builtins.bool
@@ -529,6 +531,12 @@ class GpuInfoResponse(_message.Message):
     """Confidential computing is on. System-wide, asked once per sample; unset when unknown."""
     sample_age_ms: _builtins.int
     """Age of the sample at the moment of serving, milliseconds, from a clock that also counts while the machine is suspended."""
+    cc_devtools: _builtins.bool
+    """DevTools mode of confidential computing is on: a debugger may look into what CC would protect. System-wide, asked once per sample, with
+    cc_enabled; unset when unknown. Not dstack's (numbers from 1000 are ours).
+    """
+    pci_devices: _builtins.int
+    """NVIDIA cards on the guest's PCI bus; more of them than gpus are cards that the driver lost. Only with gpus. Not dstack's."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuDevice]:
         """The cards, in NVML's order."""
@@ -541,21 +549,31 @@ class GpuInfoResponse(_message.Message):
         cc_ready: _builtins.bool | None = ...,
         cc_enabled: _builtins.bool | None = ...,
         sample_age_ms: _builtins.int | None = ...,
+        cc_devtools: _builtins.bool | None = ...,
+        pci_devices: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cc_enabled", b"_cc_enabled", "_cc_ready", b"_cc_ready", "_sample_age_ms", b"_sample_age_ms", "cc_enabled", b"cc_enabled", "cc_ready", b"cc_ready", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_ready", b"_cc_ready", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_ready", b"cc_ready", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cc_enabled", b"_cc_enabled", "_cc_ready", b"_cc_ready", "_sample_age_ms", b"_sample_age_ms", "cc_enabled", b"cc_enabled", "cc_ready", b"cc_ready", "error", b"error", "gpus", b"gpus", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_ready", b"_cc_ready", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_ready", b"cc_ready", "error", b"error", "gpus", b"gpus", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cc_devtools: _TypeAlias = _typing.Literal["cc_devtools"]  # noqa: Y015
+    _WhichOneofArgType__cc_devtools: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools"]  # noqa: Y015
     _WhichOneofReturnType__cc_enabled: _TypeAlias = _typing.Literal["cc_enabled"]  # noqa: Y015
     _WhichOneofArgType__cc_enabled: _TypeAlias = _typing.Literal["_cc_enabled", b"_cc_enabled"]  # noqa: Y015
     _WhichOneofReturnType__cc_ready: _TypeAlias = _typing.Literal["cc_ready"]  # noqa: Y015
     _WhichOneofArgType__cc_ready: _TypeAlias = _typing.Literal["_cc_ready", b"_cc_ready"]  # noqa: Y015
+    _WhichOneofReturnType__pci_devices: _TypeAlias = _typing.Literal["pci_devices"]  # noqa: Y015
+    _WhichOneofArgType__pci_devices: _TypeAlias = _typing.Literal["_pci_devices", b"_pci_devices"]  # noqa: Y015
     _WhichOneofReturnType__sample_age_ms: _TypeAlias = _typing.Literal["sample_age_ms"]  # noqa: Y015
     _WhichOneofArgType__sample_age_ms: _TypeAlias = _typing.Literal["_sample_age_ms", b"_sample_age_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cc_devtools) -> _WhichOneofReturnType__cc_devtools | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cc_enabled) -> _WhichOneofReturnType__cc_enabled | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cc_ready) -> _WhichOneofReturnType__cc_ready | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pci_devices) -> _WhichOneofReturnType__pci_devices | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sample_age_ms) -> _WhichOneofReturnType__sample_age_ms | None: ...
 

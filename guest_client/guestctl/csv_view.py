@@ -24,7 +24,7 @@ Row: TypeAlias = Sequence[Json]
 
 _CARD_FIELDS = [field.name for field in guest_api_pb2.GpuDevice.DESCRIPTOR.fields]
 # First what is true of the guest, then of the card.
-_GUEST_FIELDS = ["guest_id", "received_at", "status", "reason", "error", "cc_enabled", "cc_ready", "sample_age_ms"]
+_GUEST_FIELDS = ["guest_id", "received_at", "status", "reason", "error", "cc_enabled", "cc_ready", "cc_devtools", "sample_age_ms"]
 CARD_COLUMNS = [*_GUEST_FIELDS, *_CARD_FIELDS]
 _LIST_COLUMNS = ["id", "state", "last_contact", "agent_version", "labels", "address"]
 _CONTAINER_COLUMNS = [field.name for field in guest_api_pb2.Container.DESCRIPTOR.fields]

@@ -69,7 +69,9 @@ def guest_facts(answer: guest_api_pb2.GpuInfoResponse) -> list[str]:
     enabled = answer.cc_enabled if answer.HasField("cc_enabled") else None
     ready = answer.cc_ready if answer.HasField("cc_ready") else None
     count = f"{len(answer.gpus)} GPU{'' if len(answer.gpus) == 1 else 's'}"
-    return [count, f"CC enabled {units.yes_no(enabled)}", f"CC ready {units.yes_no(ready)}"]
+    # Said only where it is on: everywhere else, and with an older agent that does not say, there is nothing to warn of.
+    devtools = ["CC DevTools on"] if answer.cc_devtools else []
+    return [count, f"CC enabled {units.yes_no(enabled)}", f"CC ready {units.yes_no(ready)}", *devtools]
 
 
 def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:

@@ -2,7 +2,7 @@
 
 An NVML call cannot be cancelled, so the gate never makes one itself: guest_service.collector.confidential does, and is killed when it is
 late. Here its one line is read and judged; whatever it does not know is a refusal. Rejected: the agent's telemetry sample, which answers
-"unknown" where a gate must stop, and does not tell DevTools mode.
+"unknown" where a gate must stop, and does not say how much of a card's memory is protected.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 ENTRY_LIMIT_CHARACTERS = 240
 ERROR_LIMIT_CHARACTERS = 1000
 
+# What a 32-bit value is before a call: a driver that returns success and writes nothing leaves it.
+UNWRITTEN = 0xFFFFFFFF
 # Not a code of NVML: a call returned success and left what it should have written as it was.
 NOTHING_WRITTEN = -1
 NOT_SUPPORTED = 3
@@ -65,6 +67,13 @@ class NvmlFailure(Exception):  # noqa: N818 (a modelled answer of the driver, no
     def __init__(self, code: int, words: str = "") -> None:
         self.code = code
         super().__init__(f"{WORDS.get(code) or words or 'NVML error'} ({code})")
+
+
+def flag(value: int) -> bool:
+    """The answer yes or no of a driver; raises NvmlFailure when it wrote none."""
+    if value == UNWRITTEN:
+        raise NvmlFailure(NOTHING_WRITTEN)
+    return value != 0
 
 
 class SampleFailure(Exception):  # noqa: N818 (as above)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import ctypes
 
-from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, NvmlFailure
+from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure, flag
 from guest_service.collector.loaded_library import Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-UNWRITTEN = 0xFFFFFFFF
 UNWRITTEN_64 = 0xFFFFFFFFFFFFFFFF
 UNWRITTEN_BYTE = 0xFF
 TEMPERATURE_GPU = 0
@@ -160,10 +159,6 @@ class Nvml:
         """The enforced limit, milliwatts."""
         return self._number("nvmlDeviceGetEnforcedPowerLimit", device)
 
-    def cc_enabled(self) -> bool:
-        """Whether confidential computing is on."""
-        return _flag(self.cc_settings()[1])
-
     def cc_settings(self) -> tuple[int, int, int]:
         """NVML's numbers for environment, feature and DevTools mode.
 
@@ -191,14 +186,8 @@ class Nvml:
 
     def cc_ready(self) -> bool:
         """Whether the GPUs accept work (nvmlSystemGetConfComputeGpusReadyState)."""
-        return _flag(self._number("nvmlSystemGetConfComputeGpusReadyState"))
+        return flag(self._number("nvmlSystemGetConfComputeGpusReadyState"))
 
     def stop(self) -> int:
         """End NVML; returns its code."""
         return self._library.shutdown()
-
-
-def _flag(value: int) -> bool:
-    if value == UNWRITTEN:
-        raise NvmlFailure(NOTHING_WRITTEN)
-    return value != 0

@@ -14,6 +14,7 @@ from guest_service.collector.failure import (
     NvmlFailure,
     SampleFailure,
     bounded,
+    flag,
 )
 
 TYPE_CHECKING = False
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         def temperature(self, device: Any) -> int: ...  # noqa: D102
         def power(self, device: Any) -> int: ...  # noqa: D102
         def power_limit(self, device: Any) -> int: ...  # noqa: D102
-        def cc_enabled(self) -> bool: ...  # noqa: D102
+        def cc_settings(self) -> tuple[int, int, int]: ...  # noqa: D102
         def cc_ready(self) -> bool: ...  # noqa: D102
 
 
@@ -56,7 +57,8 @@ CARDS_LIMIT = 1024
 
 def failed(reason: str) -> Value:
     """The sample of which nothing is known."""
-    return {"gpus": [], "error": reason, "cc_ready": None, "cc_enabled": None, "sample_age_ms": None}
+    cc = {"cc_ready": None, "cc_enabled": None, "cc_devtools": None}
+    return {"gpus": [], "error": reason, **cc, "sample_age_ms": None}
 
 
 def take_sample(driver: Driver, complain: Callable[[str], object]) -> Value:
@@ -69,7 +71,7 @@ def take_sample(driver: Driver, complain: Callable[[str], object]) -> Value:
     sample = failed("")
     sample["gpus"] = cards
     if cards:  # without a card the answer is "none", and none is all there is to say
-        sample["cc_enabled"] = _system_wide("cc_enabled", driver.cc_enabled, complain)
+        sample["cc_enabled"], sample["cc_devtools"] = _cc_modes(driver, complain)
         sample["cc_ready"] = _system_wide("cc_ready", driver.cc_ready, complain)
     return sample
 
@@ -84,7 +86,17 @@ def _count(driver: Driver) -> int:
     return count
 
 
-def _system_wide(name: str, ask: Callable[[], bool], complain: Callable[[str], object]) -> bool | None:
+def _cc_modes(driver: Driver, complain: Callable[[str], object]) -> tuple[bool | None, bool | None]:
+    """Whether confidential computing is on, and whether its DevTools mode is: one question, and one complaint when it fails."""
+    settings = _system_wide("cc_enabled", driver.cc_settings, complain)
+    if settings is None:
+        return None, None
+    _, feature, devtools = settings
+    enabled = _system_wide("cc_enabled", lambda: flag(feature), complain)
+    return enabled, None if enabled is None else _system_wide("cc_devtools", lambda: flag(devtools), complain)
+
+
+def _system_wide(name: str, ask: Callable[[], T], complain: Callable[[str], object]) -> T | None:
     """The answer, or None for unknown; a driver without this query is no news, any other failure is a line."""
     try:
         return ask()

@@ -48,6 +48,7 @@ class GpuView:
     age: str
     cc_enabled: str
     cc_ready: str
+    devtools: bool
     cards: tuple[CardView, ...]
     missing: str
 
@@ -84,6 +85,7 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
         age=formats.age(reply.sample_age_ms) if reply.HasField("sample_age_ms") else "",
         cc_enabled=formats.state(reply.cc_enabled if reply.HasField("cc_enabled") else None),
         cc_ready=formats.state(reply.cc_ready if reply.HasField("cc_ready") else None),
+        devtools=reply.cc_devtools,
         cards=tuple(card_view(device) for device in reply.gpus),
         missing=f"{pci_devices} on the PCI bus, {seen} seen by the driver" if lost else "",
     )

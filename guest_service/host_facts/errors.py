@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 
 from guest_transport.logs import escape
+from guest_transport.steady_faults import about
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ class PartLog:
             return
         self._failing[part] = reason
         cause = error.__cause__ if isinstance(error, BaseException) else None
-        log.warning("%s%s", reason if reason.startswith(part) else f"{part}: {reason}", f" ({cause!r})" if cause else "")
+        said = reason if reason.startswith(part) else f"{part}: {reason}"
+        log.warning("%s%s", said, f" ({cause!r})" if cause else "", extra=about(part))
 
     def works(self, part: str) -> None:
         """Say that `part` works again, if it failed before."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from guest_service.host_facts.command import CommandError, run_on_its_own
 from guest_service.host_facts.errors import FactError
+from guest_transport.peers import lasting_name
+from guest_transport.steady_faults import EVERY_ONE, about
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +39,16 @@ class Power:
         """
         allowed = local_listener if self._allow_shutdown is None else self._allow_shutdown
         if not allowed:
-            log.warning("Shutdown by %s: refused", caller)
+            log.warning("Shutdown by %s: refused", caller, extra=about(lasting_name(caller)))
             raise ShutdownRefusedError(
                 "shutdown", "not allowed here; power.allow_shutdown in the guest agent's configuration decides"
             )
         first = not self._accepted
         self._accepted = True
-        log.warning("Shutdown by %s: accepted%s", caller, "" if first else ", already under way")
+        if first:
+            log.warning("Shutdown by %s: accepted", caller, extra=EVERY_ONE)
+        else:
+            log.warning("Shutdown by %s: accepted, already under way", caller, extra=about(lasting_name(caller)))
         return first
 
     def power_off(self) -> None:
@@ -51,16 +56,16 @@ class Power:
         self.command = asyncio.create_task(self._run(), name="shutdown command")
 
     async def _run(self) -> None:
-        log.warning("running %s", self._argv[0])
+        log.warning("running %s", self._argv[0], extra=EVERY_ONE)
         try:
             status = await run_on_its_own(self._argv)
         except CommandError as error:
-            log.error("the guest stays up: %s", error)  # noqa: TRY400 -- the message is the whole cause
+            log.error("the guest stays up: %s", error, extra=EVERY_ONE)  # noqa: TRY400 -- the message is the whole cause
             self._accepted = False
             return
         if status == 0:
-            log.warning("%s has run", self._argv[0])
+            log.warning("%s has run", self._argv[0], extra=EVERY_ONE)
             return
         # The guest is still up, so the next call may try again.
-        log.error("the guest stays up: %s ended with %d", self._argv[0], status)
+        log.error("the guest stays up: %s ended with %d", self._argv[0], status, extra=EVERY_ONE)
         self._accepted = False

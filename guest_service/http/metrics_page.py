@@ -48,9 +48,11 @@ class MetricsPage:
         if telemetry.ready:
             gpu.add_gpus(lines, reply)
         inventory, stats = telemetry.inventory, telemetry.stats
+        # A reply says it with its cards only; here it is known without them too.
+        if inventory is not None and not reply.HasField("pci_devices"):
+            lines.add(table.GPU_PCI_DEVICES, inventory.nvidia)
         gpu.add_sampling(
             lines,
-            pci_devices=None if inventory is None else inventory.nvidia,
             samples=stats.samples,
             duration_seconds=stats.last_duration_seconds,
             failed_cc_queries=stats.failed_cc_queries,

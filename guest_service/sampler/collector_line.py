@@ -35,6 +35,7 @@ class _Sample(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     error: str
     cc_ready: bool | None
     cc_enabled: bool | None
+    cc_devtools: bool | None
     sample_age_ms: int | None
 
 
@@ -60,7 +61,8 @@ def parse_line(data: bytes) -> guest_api_pb2.GpuInfoResponse:
 
 
 def _to_message(sample: _Sample) -> guest_api_pb2.GpuInfoResponse:
-    if sample.error and (sample.gpus or sample.cc_ready is not None or sample.cc_enabled is not None):
+    confidential = (sample.cc_ready, sample.cc_enabled, sample.cc_devtools)
+    if sample.error and (sample.gpus or any(fact is not None for fact in confidential)):
         raise CollectorLineError("an error next to devices or confidential-computing facts")
     if sample.sample_age_ms is not None:
         raise CollectorLineError("sample_age_ms is set; only the one who serves a sample knows its age")
@@ -70,6 +72,7 @@ def _to_message(sample: _Sample) -> guest_api_pb2.GpuInfoResponse:
             error=sample.error,
             cc_ready=sample.cc_ready,
             cc_enabled=sample.cc_enabled,
+            cc_devtools=sample.cc_devtools,
         )
     except (ValueError, OverflowError) as error:
         raise CollectorLineError(str(error)) from error

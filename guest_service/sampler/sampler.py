@@ -19,6 +19,7 @@ from guest_service.sampler.collector_line import CollectorLineError, parse_line
 from guest_service.sampler.outcome import Outcome, OutcomeKind, failure
 from guest_transport.clock import Clock, boottime
 from guest_transport.logs import escape
+from guest_transport.steady_faults import about, without_numbers
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ STDOUT_LIMIT_BYTES = 1024 * 1024
 STDERR_LIMIT_BYTES = 16 * 1024
 STDERR_LOGGED_LINES = 20
 # How the collector says on stderr that a question about confidential computing failed (collector/sample.py); counted as a line's begin.
-CC_COMPLAINT = re.compile(rb"^guest-service gpu-info: cc_(?:enabled|ready): ", re.MULTILINE)
+CC_COMPLAINT = re.compile(rb"^guest-service gpu-info: cc_(?:enabled|devtools|ready): ", re.MULTILINE)
 # Of a reason that the collector gives on stderr as it dies.
 LAST_WORDS_CHARACTERS = 200
 
@@ -201,7 +202,7 @@ class Sampler:
         if stderr and stderr != self._last_stderr:
             lines = stderr.decode("utf-8", "replace").splitlines()
             for line in lines[:STDERR_LOGGED_LINES]:
-                log.warning("collector: %s", line)
+                log.warning("collector: %s", line, extra=about(without_numbers(line)))
             if len(lines) > STDERR_LOGGED_LINES:
                 log.warning("collector: %d more lines", len(lines) - STDERR_LOGGED_LINES)
         self._last_stderr = stderr

@@ -38,6 +38,7 @@ class SimulatedDriver:
 
     def __init__(self, rack: Rack, now: Callable[[], float] = _boottime, sleep: Callable[[float], None] = time.sleep) -> None:
         self._rack = rack
+        self._cards = tuple(card for card in rack.cards if card.listed)
         self._now = now
         self._sleep = sleep
 
@@ -49,11 +50,11 @@ class SimulatedDriver:
             raise SampleFailure(cannot_start(NvmlFailure(self._rack.fail_init)))
 
     def device_count(self) -> int:
-        """Number of cards in the rack."""
-        return len(self._rack.cards)
+        """Number of cards that the driver lists."""
+        return len(self._cards)
 
     def device(self, index: int) -> int:
-        """The card's place in the rack stands for its handle."""
+        """The card's place among those that are listed stands for its handle."""
         self._card(index, "device")
         return index
 
@@ -96,29 +97,26 @@ class SimulatedDriver:
         """Not in a rack."""
         raise NvmlFailure(NOT_SUPPORTED)
 
-    def cc_enabled(self) -> bool:
-        """As in the rack."""
-        return bool(_supported(self._rack.cc_enabled))
-
     def cc_ready(self) -> bool:
         """As in the rack."""
         return bool(_supported(self._rack.cc_ready))
 
     def cc_settings(self) -> tuple[int, int, int]:
-        """Environment, feature, DevTools mode: a rack is production without DevTools where it has confidential computing."""
-        return (ENVIRONMENT_PRODUCTION, 1, 0) if self.cc_enabled() else (0, 0, 0)
+        """Environment, feature, DevTools mode: a rack is production where it has confidential computing, with DevTools where it says so."""
+        environment = ENVIRONMENT_PRODUCTION if _supported(self._rack.cc_enabled) else 0
+        return environment, int(bool(self._rack.cc_enabled)), int(self._rack.cc_devtools)
 
     def protected_bytes(self, device: int) -> int:
         """All memory of a card with confidential computing on; a rack without memory figures still has some."""
         card = self._card(device, "memory")
-        return (card.memory_total_bytes or UNSAID_MEMORY_BYTES) if self.cc_enabled() else 0
+        return (card.memory_total_bytes or UNSAID_MEMORY_BYTES) if _supported(self._rack.cc_enabled) else 0
 
     def set_cc_ready(self) -> None:
         """The rack of this process accepts work from now on; its file stays as it is."""
         self._rack = replace(self._rack, cc_ready=True)
 
     def _card(self, index: int, question: str) -> RackCard:
-        card = self._rack.cards[index]
+        card = self._cards[index]
         failure = card.fail.get(question)
         if failure == "hang":
             while True:
@@ -129,7 +127,7 @@ class SimulatedDriver:
 
     def _wave(self, index: int, period_seconds: float) -> float:
         """From -1 to 1, each card at its own place; 0 for a card that does not move."""
-        if not self._rack.cards[index].jitter:
+        if not self._cards[index].jitter:
             return 0.0
         return math.sin(math.tau * (self._now() / period_seconds + index / 7))
 

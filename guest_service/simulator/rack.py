@@ -1,10 +1,12 @@
 """What a simulated rack holds, read from TOML or refused in one line that names the rack, the key and what is allowed.
 
     driver_version, cc_enabled, cc_ready    as NVML would answer; a key that is absent is "not supported"
+    cc_devtools                             whether DevTools mode is on; NVML answers it with cc_enabled, so not without that key
     init_seconds                            how long nvmlInit takes
     fail_init                               the NVML code with which it then fails
     jitter                                  whether values move with time
     [[card]]                                the contract's field names (GpuDevice), and jitter for this card alone
+    listed                                  false: on the bus, and the driver does not show it
     [card.fail]                             device, uuid, pci_bus_id, utilization, memory, temperature, power: an NVML code, or "hang"
 
 The fields of a card have the limits of a driver's answers, so an impossible number is refused here rather than shown as an unknown value.
@@ -37,7 +39,7 @@ PRINTABLE = re.compile(r"[ -~]{1,95}")  # NVML's longest buffer takes 96 bytes w
 PRINTABLE_MEANING = "1 to 95 printable ASCII characters"
 PCI_ADDRESS = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]")
 FAILING_FIELDS = ("device", "uuid", "pci_bus_id", "utilization", "memory", "temperature", "power")
-TOP_KEYS = ("driver_version", "cc_enabled", "cc_ready", "init_seconds", "fail_init", "jitter", "card")
+TOP_KEYS = ("driver_version", "cc_enabled", "cc_devtools", "cc_ready", "init_seconds", "fail_init", "jitter", "card")
 CARD_KEYS = (
     "index",
     "uuid",
@@ -50,6 +52,7 @@ CARD_KEYS = (
     "temperature_c",
     "power_usage_mw",
     "jitter",
+    "listed",
     "fail",
 )
 
@@ -70,6 +73,7 @@ class RackCard:
     temperature_c: int | None = None
     power_usage_mw: int | None = None
     jitter: bool = False
+    listed: bool = True
     fail: Failures = field(default_factory=dict)
 
 
@@ -81,6 +85,7 @@ class Rack:
     cards: tuple[RackCard, ...] = ()
     driver_version: str | None = None
     cc_enabled: bool | None = None
+    cc_devtools: bool = False
     cc_ready: bool | None = None
     init_seconds: float = 0.0
     fail_init: int | None = None
@@ -139,11 +144,14 @@ def _rack(top: Table, name: str) -> Rack:
         cards=tuple(_card(table, index, jitter=jitter) for index, table in enumerate(tables)),
         driver_version=top.text("driver_version", PRINTABLE, PRINTABLE_MEANING),
         cc_enabled=top.boolean("cc_enabled"),
+        cc_devtools=top.boolean("cc_devtools") or False,
         cc_ready=top.boolean("cc_ready"),
         init_seconds=top.seconds("init_seconds", INIT_LIMIT_SECONDS) or 0.0,
         fail_init=top.integer("fail_init", 1, CODE_LIMIT),
     )
     top.end(TOP_KEYS)
+    if rack.cc_devtools and rack.cc_enabled is None:
+        raise top.refuse("cc_devtools", "needs cc_enabled; NVML answers both or none")
     for key in ("uuid", "pci_bus_id"):
         seen = {getattr(card, key).lower() for card in rack.cards}
         if len(seen) != len(rack.cards):
@@ -154,7 +162,7 @@ def _rack(top: Table, name: str) -> Rack:
 def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
     if table.integer("index", 0, CARDS_LIMIT) not in (None, index):
         raise table.refuse("index", f"must be {index}: cards are numbered in the order of the file")
-    own_jitter = table.boolean("jitter")
+    own_jitter, listed = table.boolean("jitter"), table.boolean("listed")
     fail = table.table("fail")
     card = RackCard(
         uuid=table.text("uuid", PRINTABLE, PRINTABLE_MEANING) or f"GPU-00000000-0000-4000-8000-{index:012x}",
@@ -165,6 +173,7 @@ def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
         temperature_c=table.integer("temperature_c", 0, plausible.TEMPERATURE_LIMIT_C),
         power_usage_mw=table.integer("power_usage_mw", 0, plausible.POWER_LIMIT_MW),
         jitter=jitter if own_jitter is None else own_jitter,
+        listed=listed is not False,
         fail=_failures(fail),
     )
     table.end(CARD_KEYS)

@@ -20,6 +20,7 @@ from guest_service.telemetry.cell import Cell
 from guest_service.telemetry.gate import Gate
 from guest_service.telemetry.lost_cards import KnownCards
 from guest_transport.clock import Clock
+from guest_transport.steady_faults import about
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,8 @@ class GpuTelemetry:
         reply = guest_api_pb2.GpuInfoResponse()
         reply.CopyFrom(outcome.reply)
         reply.sample_age_ms = int(self._cell.age_seconds * 1000)
+        if reply.gpus and self._gate.inventory is not None:
+            reply.pci_devices = self._gate.inventory.nvidia
         return reply
 
     async def _take(self) -> Outcome:
@@ -185,6 +188,6 @@ class GpuTelemetry:
         if outcome.reply.error != self._said:
             self._said = outcome.reply.error
             if outcome.failed:
-                log.warning("no GPU sample: %s", self._said)
+                log.warning("no GPU sample: %s", self._said, extra=about("sample"))
             else:
                 log.info("GPU samples are there again: %d devices", len(outcome.reply.gpus))

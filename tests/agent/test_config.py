@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+import typing
 from pathlib import Path
+from types import NoneType
 
 import msgspec
 import pytest
@@ -62,6 +64,10 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     [log]
     format = "json"
     level = "debug"
+    [tls]
+    certificate = "/etc/guest-service/tls.crt"
+    key = "/etc/guest-service/tls.key"
+    client_authorities = "/etc/guest-service/proxies.ca"
     """
     config = load_config(write(tmp_path, text), Flags())
     assert msgspec.to_builtins(config) == tomllib.loads(text) | {
@@ -80,7 +86,10 @@ def test_the_example_is_whole_and_says_the_defaults() -> None:
     )
     for table in msgspec.structs.fields(GuestConfig):
         assert f"[{table.name}]" in text
-        for key in msgspec.structs.fields(table.type):
+        shape = next(
+            each for each in (table.type, *typing.get_args(table.type)) if isinstance(each, type) and each is not NoneType
+        )
+        for key in msgspec.structs.fields(shape):
             assert f"{key.name} = " in text, f"{table.name}.{key.name} is not in the example"
 
 
@@ -110,6 +119,8 @@ def test_the_example_is_whole_and_says_the_defaults() -> None:
         ("[power]\nshutdown_command = []", ["power.shutdown_command", "length"]),
         ('[containers]\nsocket = "docker.sock"', ["containers.socket", "auto"]),
         ('[log]\nlevel = "loud"', ["log.level", "warning"]),
+        ('[tls]\ncertificate = "/c"', ["tls.key", "missing"]),
+        ('[tls]\ncertificate = "/c"\nkey = "/k"\nauthorities = "/a"', ["tls.authorities", "unknown"]),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_line_with_file_key_and_what_is_allowed(

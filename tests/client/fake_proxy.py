@@ -177,9 +177,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         self._fleet.metadata = dict(context.invocation_metadata())
         for vm_id in sorted(set(request.selector.ids) - self._fleet.guests.keys()):
             status = status_pb2.Status(code=code_pb2.NOT_FOUND, message=f"guest {vm_id}: not known")
-            yield fleet_pb2.CollectGpuInfoResponse(guest=fleet_pb2.GuestGpuInfo(guest_id=vm_id, status=status))
+            yield fleet_pb2.CollectGpuInfoResponse(guests=[fleet_pb2.GuestGpuInfo(guest_id=vm_id, status=status)])
         for outcome in self._outcomes(request.selector):
-            yield fleet_pb2.CollectGpuInfoResponse(guest=outcome)
+            yield fleet_pb2.CollectGpuInfoResponse(guests=[outcome])
         self._fleet.collect_goes_on.wait(30)
         if self._fleet.collect_breaks:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
@@ -191,7 +191,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             self._fleet.watched_interval_seconds = request.interval.ToNanoseconds() / 1e9
         while context.is_active():
             for outcome in self._outcomes(request.selector):
-                yield fleet_pb2.WatchGpuInfoResponse(guest=outcome)
+                yield fleet_pb2.WatchGpuInfoResponse(guests=[outcome])
 
 
 def serve(

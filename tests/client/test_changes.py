@@ -44,6 +44,8 @@ def test_only_what_differs_is_told_and_the_old_value_with_it() -> None:
     hotter = GpuDevice(index=2, uuid="GPU-x", utilization_gpu=5, temperature_c=60)
     assert _said(changes, GpuInfo(gpus=[hotter], sample_age_ms=1)) == ["vm1 GPU 2: temperature 60 °C (was 40 °C)"]
     assert _said(changes, GpuInfo(gpus=[hotter], cc_ready=False)) == ["vm1: 1 GPU, CC enabled unknown, CC ready false"]
+    opened = GpuInfo(gpus=[hotter], cc_ready=False, cc_devtools=True)
+    assert _said(changes, opened) == ["vm1: 1 GPU, CC enabled unknown, CC ready false, CC DevTools on"]
 
 
 def test_a_reading_that_is_lost_is_a_dash_and_its_error_is_told_once() -> None:

@@ -82,11 +82,13 @@ def test_csv_of_all_guests_has_the_contracts_names_and_empty_cells_for_unset(
 ) -> None:
     fleet.guests["vm2"] = Guest(GpuInfo(error="NVIDIA driver is not loaded"))
     fleet.guests["vm3"] = Guest(GpuInfo())
+    fleet.guests["vm4"] = Guest(GpuInfo(gpus=[GpuDevice()], cc_devtools=True))
     rows = {row["guest_id"]: row for row in _rows(_out(capsys, "gpu", "--all", "-o", "csv"))}
     assert {field.name for field in GpuDevice.DESCRIPTOR.fields} <= rows["vm1"].keys()
     assert (rows[dead]["status"], rows[dead]["reason"]) == ("unavailable", "guest vm0: unreachable")
     assert (rows["vm1"]["status"], rows["vm1"]["utilization_gpu"], rows["vm1"]["power_usage_mw"]) == ("ok", "0", "")
-    assert (rows["vm1"]["cc_enabled"], rows["vm1"]["cc_ready"]) == ("false", "")
+    assert (rows["vm1"]["cc_enabled"], rows["vm1"]["cc_ready"], rows["vm1"]["cc_devtools"]) == ("false", "", "")
+    assert rows["vm4"]["cc_devtools"] == "true"
     assert (rows["vm2"]["status"], rows["vm2"]["error"]) == ("ok", "NVIDIA driver is not loaded")
     assert (rows["vm3"]["status"], rows["vm3"]["error"], rows["vm3"]["index"]) == ("ok", "", "")
     assert None not in rows[dead], "no row is longer than its header"

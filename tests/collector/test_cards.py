@@ -12,6 +12,7 @@ from tests.nvml_library.fixture import ScriptedNvml
 
 Make = Callable[..., ScriptedNvml]
 
+NO_CC = {"cc_ready": None, "cc_enabled": None, "cc_devtools": None}
 UNSET = (
     "utilization_gpu",
     "utilization_memory",
@@ -85,7 +86,7 @@ def test_a_card_that_appears_is_in_the_next_sample(scripted_nvml: Make) -> None:
 
 def test_no_card_is_none_and_asks_nothing_more(scripted_nvml: Make) -> None:
     library = scripted_nvml("cards 0")
-    assert collect(library).sample == {"gpus": [], "error": "", "cc_ready": None, "cc_enabled": None, "sample_age_ms": None}
+    assert collect(library).sample == {"gpus": [], "error": "", **NO_CC, "sample_age_ms": None}
     assert library.calls("nvmlSystemGetConfComputeSettings") == 0
     assert library.calls("nvmlShutdown") == 1
 
@@ -101,7 +102,7 @@ def test_no_card_is_none_and_asks_nothing_more(scripted_nvml: Make) -> None:
 def test_an_unknown_number_of_cards_is_an_error_and_not_none(scripted_nvml: Make, row: str, reason: str) -> None:
     library = scripted_nvml(f"nvmlDeviceGetCount_v2 - * {row}")
     sample = collect(library).sample
-    assert sample == {"gpus": [], "error": reason, "cc_ready": None, "cc_enabled": None, "sample_age_ms": None}
+    assert sample == {"gpus": [], "error": reason, **NO_CC, "sample_age_ms": None}
     assert library.calls("nvmlShutdown") == 1
 
 
@@ -157,7 +158,37 @@ def test_a_complaint_in_a_drivers_own_words_is_one_printable_line(scripted_nvml:
     assert stderr == "guest-service gpu-info: cc_ready: \\x1b[2J\\nx (77)\n"
 
 
-def test_cc_settings_that_were_never_written_are_unknown(scripted_nvml: Make) -> None:
+def test_cc_settings_that_were_never_written_are_unknown_and_one_complaint(scripted_nvml: Make) -> None:
     enabled, ready, stderr = cc(scripted_nvml("nvmlSystemGetConfComputeSettings - * keep"))
     assert (enabled, ready) == (None, True)
-    assert "cc_enabled" in stderr
+    assert stderr == "guest-service gpu-info: cc_enabled: Success, but nothing was written (-1)\n"
+
+
+SETTINGS = "nvmlSystemGetConfComputeSettings"
+STATE = "nvmlSystemGetConfComputeState"
+
+
+@pytest.mark.parametrize(
+    ("script", "devtools"),
+    [
+        ("", False),
+        (f"{SETTINGS} - * set devToolsMode=1", True),
+        (f"{SETTINGS} - * return 13\n{STATE} - * set ccFeature=1 devToolsMode=1", True),
+        (f"{SETTINGS} - * set ccFeature=0 devToolsMode=0", False),
+        (f"{SETTINGS} - * return 3\n{STATE} - * return 3", None),
+        (f"{SETTINGS} - * return 999\n{STATE} - * return 999", None),
+        (f"{SETTINGS} - * keep", None),
+    ],
+)
+def test_devtools_is_read_with_the_settings_and_unknown_where_they_are(
+    scripted_nvml: Make, script: str, devtools: bool | None
+) -> None:
+    library = scripted_nvml(script)
+    assert collect(library).sample["cc_devtools"] is devtools
+    assert library.calls(SETTINGS) == 1, "one question answers both"
+
+
+def test_a_devtools_mode_that_was_not_written_is_unknown_and_said_on_stderr(scripted_nvml: Make) -> None:
+    collected = collect(scripted_nvml(f"{SETTINGS} - * set devToolsMode=4294967295"))
+    assert (collected.sample["cc_enabled"], collected.sample["cc_devtools"]) == (True, None)
+    assert collected.stderr == "guest-service gpu-info: cc_devtools: Success, but nothing was written (-1)\n"

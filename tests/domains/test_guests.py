@@ -127,6 +127,7 @@ def test_the_second_of_two_domains_with_one_cid_is_refused_until_the_first_is_go
     guests.apply([Domain(TWO, "two", 42), Domain(ONE, "one", 42)])
     assert known(directory) == {ONE: "vsock:42:8000"}
     assert "belongs to the running guest" in guests.refused[TWO]
+    assert guests.out_of_reach == 1
     guests.apply([Domain(TWO, "two", 42)])
     assert known(directory) == {TWO: "vsock:42:8000"}
 
@@ -180,3 +181,12 @@ def test_a_written_twin_is_no_warning_and_a_taken_address_is_one(
     levels = {record.levelname for record in caplog.records if ONE in record.getMessage()}
     assert levels == {"INFO"}
     assert {record.levelname for record in caplog.records if TWO in record.getMessage()} == {"WARNING"}
+
+
+def test_a_domain_that_somebody_wrote_down_is_not_counted_among_those_that_nobody_reaches(
+    directory: Directory, guests: LibvirtGuests
+) -> None:
+    directory.add(GuestEntry(ONE, UnixAddress("/vm1"), source="vm1.toml"))
+    guests.apply([Domain(ONE, "one", 42), Domain(TWO, "two", 2)])
+    assert sorted(guests.refused) == sorted([ONE, TWO])
+    assert guests.out_of_reach == 1

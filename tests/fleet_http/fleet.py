@@ -19,10 +19,10 @@ from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, Sys
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.connections import ClientLimits
 from guest_transport.http.server import PageServer
-from vmm_proxy.app import Parts, build, join_pages
+from vmm_proxy.app import Parts, build, join_pages, page_app
 from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory import Directory, GuestEntry
-from vmm_proxy.http.app import create_http_app
+from vmm_proxy.guest_sources import SourceState
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.policy.access import AccessRules
@@ -79,7 +79,7 @@ class Fleet:
         self.pages = pages
         self.server = server
         self.guests: dict[str, Answers] = {}
-        self.refused = 0
+        self.sources: dict[str, SourceState] = {}
         self._servers: dict[str, grpc.aio.Server] = {}
         self._numbers: dict[str, int] = {}
 
@@ -150,16 +150,17 @@ async def running_fleet(
     containers: bool = True,
     limits: ClientLimits | None = None,
     access: AccessRules | None = None,
+    need_token: bool = False,
 ) -> AsyncGenerator[Fleet, None]:
     """A proxy without guests, its pages on a loopback port."""
     with short_folder() as folder:
         parts = build(Directory(), access=access)
-        setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target)
+        setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target, need_token)
         server = PageServer(limits=limits)
-        pages = join_pages(setup, parts, await asyncio.to_thread(Pages, "1.2.3"), server, refused_entries=lambda: fleet.refused)
+        pages = join_pages(setup, parts, await asyncio.to_thread(Pages, "1.2.3"), server, sources=lambda: fleet.sources)
         fleet = Fleet(folder, parts, pages, server)
         await parts.server.start([UnixAddress(str(folder / "proxy"))])
-        await server.start(create_http_app(pages), TcpAddress("127.0.0.1", 0))
+        await server.start(page_app(pages, parts.access), TcpAddress("127.0.0.1", 0))
         try:
             yield fleet
         finally:

@@ -20,6 +20,7 @@ from tests.metrics.readers import Labels, at, needs_promtool, promtool_complaint
 from vmm_proxy.directory import GuestEntry
 from vmm_proxy.fleet_metrics.board import LOOK_AGAIN_SECONDS
 from vmm_proxy.fleet_metrics.last_known import KEEP_SECONDS
+from vmm_proxy.guest_sources import SourceState
 from vmm_proxy.policy.access import AccessRules
 
 BOUND_SECONDS = 20
@@ -237,7 +238,7 @@ async def test_cards_are_joined_with_their_addresses_on_the_host() -> None:
 async def test_calls_are_counted_by_method_and_status_and_refusals_by_reason() -> None:
     async with running_fleet() as fleet:
         await fleet.add("vm-a")
-        fleet.refused = 3
+        fleet.sources = {"folder": SourceState(readable=True, refused=3), "libvirt": SourceState(readable=False, refused=0)}
         async with grpc.aio.insecure_channel(
             f"unix:{fleet.folder}/proxy", options=[("grpc.default_authority", "localhost")]
         ) as channel:
@@ -255,7 +256,10 @@ async def test_calls_are_counted_by_method_and_status_and_refusals_by_reason() -
         assert samples[at("vmm_proxy_call_duration_seconds_bucket", method="GpuInfo", le="20.0")] == 1
         assert samples[at("vmm_proxy_calls_in_flight")] == 0
         assert samples[at("vmm_proxy_redials_total")] == 0
-        assert samples[at("vmm_proxy_directory_refused")] == 3
+        assert samples[at("vmm_proxy_directory_refused", source="folder")] == 3
+        assert samples[at("vmm_proxy_directory_refused", source="libvirt")] == 0
+        assert samples[at("vmm_proxy_directory_source_up", source="folder")] == 1
+        assert samples[at("vmm_proxy_directory_source_up", source="libvirt")] == 0
         assert at("process_resident_memory_bytes") in samples
 
 

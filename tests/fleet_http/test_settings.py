@@ -22,6 +22,7 @@ from vmm_proxy.config import read_setup
         ("[metrics]\nlabels = ['rack', 'rack']\n", "metrics.labels: 'rack' would become vm_rack"),
         (f"[metrics]\nlabels = {[str(n) for n in range(17)]}\n", "metrics.labels: at most 16"),
         ("[metrics]\ntarget = 'http://proxy/'\n", "metrics.target: must be HOST:PORT"),
+        ("[http]\nneed_token = true\n", "http.need_token: nobody could be let in; set access.token_file"),
         ("[metrics]\nlabel = []\n", "metrics.label: unknown key"),
     ],
 )

@@ -166,6 +166,14 @@ def test_confidential_computing_has_five_answers(enabled: bool | None, ready: bo
         if value is not None:
             setattr(reply, field, value)
     assert rows(answered(reply)).cc == words
+    reply.cc_devtools = False
+    assert rows(answered(reply)).cc == words
+
+
+def test_devtools_is_said_where_it_is_on() -> None:
+    reply = h200s(1)
+    reply.cc_devtools = True
+    assert rows(answered(reply)).cc == "CC ready, DevTools on"
 
 
 def test_a_thousand_cards_and_errors_are_cut_and_said_to_be() -> None:

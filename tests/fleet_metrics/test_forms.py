@@ -25,9 +25,11 @@ def given_fields(**fields: int | None) -> dict[str, int]:
 @st.composite
 def gpu_replies(draw: st.DrawFn) -> GpuInfoResponse:
     reply = GpuInfoResponse(error=draw(st.sampled_from(["", "", "no driver"])))
-    for field in ("cc_enabled", "cc_ready"):
+    for field in ("cc_enabled", "cc_ready", "cc_devtools"):
         if (value := draw(st.none() | st.booleans())) is not None:
             setattr(reply, field, value)
+    if (cards := draw(U32)) is not None:
+        reply.pci_devices = cards
     for _ in range(draw(st.integers(0, 3))):
         small = given_fields(
             utilization_gpu=draw(U32), utilization_memory=draw(U32), temperature_c=draw(U32), power_usage_mw=draw(U32)

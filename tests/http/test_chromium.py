@@ -39,6 +39,7 @@ def hostile_guest() -> Guest:
     reply = h200s(2)
     reply.cc_enabled = False
     reply.ClearField("cc_ready")
+    reply.cc_devtools = True
     lost = reply.gpus[1]
     lost.uuid = f'{IMAGE}A"B\\C\nD'
     for field in ("temperature_c", "power_usage_mw", "utilization_gpu", "utilization_memory"):
@@ -59,6 +60,7 @@ async def test_hostile_names_are_text_and_nothing_of_them_runs(chrome: Browser) 
         assert SCRIPT in text
         assert f'{IMAGE}A"B\\C\\nD' in text
         assert "\\x1b[2J\\u202egnp.exe" in text
+        assert "CC DevTools\non" in text
         assert await chrome.evaluate("document.title") == "Guestscope · guest"
         assert await chrome.evaluate("document.scripts.length") == 1
         assert await chrome.evaluate("document.images.length") == 1

@@ -84,6 +84,11 @@ def test_the_cc_state_has_three_answers(ready: bool | None, word: str) -> None:
     assert gpu_view(GpuInfoResponse(cc_ready=ready), ready=True, pci_devices=0).cc_ready == word
 
 
+def test_devtools_is_shown_where_it_is_on_and_only_there() -> None:
+    shown = [gpu_view(GpuInfoResponse(cc_devtools=on), ready=True, pci_devices=0).devtools for on in (None, False, True)]
+    assert shown == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("seen", "on_bus", "error", "missing"),
     [

@@ -61,7 +61,7 @@ async def test_a_guest_without_a_gpu_is_up_with_no_card() -> None:
     assert samples[at("dstack_gpu_nvml_up")] == 1
     assert samples[at("dstack_gpu_pci_devices")] == 0
     assert not any("uuid" in dict(labels) for _, labels in samples)
-    assert not any(name in ("dstack_gpu_cc_enabled", "dstack_gpu_cc_ready") for name, _ in samples)
+    assert not any(name in ("dstack_gpu_cc_enabled", "dstack_gpu_cc_ready", "dstack_gpu_cc_devtools") for name, _ in samples)
 
 
 async def test_before_the_first_sample_the_page_does_not_say_that_the_gpus_are_down() -> None:

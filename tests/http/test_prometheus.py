@@ -38,7 +38,7 @@ class Prometheus:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    async def _get(self, path: str) -> Any:
+    async def get(self, path: str) -> Any:
         def ask() -> Any:
             with urllib.request.urlopen(f"http://{self._address}{path}", timeout=10) as answer:
                 return json.load(answer)["data"]
@@ -46,7 +46,7 @@ class Prometheus:
         return await asyncio.to_thread(ask)
 
     async def query(self, expression: str) -> dict[frozenset[tuple[str, str]], float]:
-        data = await self._get(f"/api/v1/query?query={urllib.parse.quote(expression)}")
+        data = await self.get(f"/api/v1/query?query={urllib.parse.quote(expression)}")
         return {frozenset(one["metric"].items()): float(one["value"][1]) for one in data["result"]}
 
     async def value(self, expression: str) -> float | None:
@@ -63,7 +63,7 @@ class Prometheus:
                 await asyncio.sleep(0.05)  # the scrapes are Prometheus's own, no clock of ours drives them
 
     async def targets(self) -> list[dict[str, Any]]:
-        return list((await self._get("/api/v1/targets"))["activeTargets"])
+        return list((await self.get("/api/v1/targets"))["activeTargets"])
 
     async def target(self) -> dict[str, Any]:
         [target] = await self.targets()

@@ -119,7 +119,7 @@ async def test_a_collection_and_the_statuses_of_the_contract_look_the_same_from_
     assert unknown["code"] == grpc.StatusCode.NOT_FOUND.value[0]
     assert "nobody" in unknown["details"]
     assert malformed["code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    entries = {reply["guest"]["guest_id"]: reply["guest"] for reply in collected["replies"]}
+    entries = {entry["guest_id"]: entry for reply in collected["replies"] for entry in reply["guests"]}
     assert entries[VM_ID]["gpu_info"] == as_seen(filled(guest_api_pb2.GpuInfoResponse))
     assert entries["nobody"]["status"]["code"] == grpc.StatusCode.NOT_FOUND.value[0]
 

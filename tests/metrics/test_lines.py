@@ -55,7 +55,7 @@ def test_a_measured_zero_is_a_sample_and_an_unset_value_is_none() -> None:
 
 
 def test_every_value_of_a_card_has_its_family() -> None:
-    reply = GpuInfoResponse(cc_enabled=True, cc_ready=True, sample_age_ms=1500)
+    reply = GpuInfoResponse(cc_enabled=True, cc_ready=True, cc_devtools=True, pci_devices=2, sample_age_ms=1500)
     reply.gpus.add(
         index=3, uuid="GPU-3", pci_bus_id="0001:02:00.0", utilization_gpu=1, utilization_memory=2, memory_total_bytes=3,
         memory_used_bytes=4, memory_free_bytes=5, temperature_c=6, power_usage_mw=70123,
@@ -71,6 +71,8 @@ def test_every_value_of_a_card_has_its_family() -> None:
     ] == [1, 2, 3, 4, 5, 6, 70123, 0]  # fmt: skip
     assert samples[at("dstack_gpu_sample_age_seconds")] == 1.5
     assert samples[at("dstack_gpu_cc_ready")] == 1
+    assert samples[at("dstack_gpu_cc_devtools")] == 1
+    assert samples[at("dstack_gpu_pci_devices")] == 2
 
 
 def test_eight_lost_cards_are_eight_cards_with_errors_and_not_idle_ones() -> None:
@@ -234,6 +236,7 @@ replies = st.builds(
     gpus=st.lists(_device, max_size=4),
     error=_text,
     cc_ready=st.none() | st.booleans(),
+    cc_devtools=st.none() | st.booleans(),
     sample_age_ms=st.none() | st.integers(0, U64),
 )
 

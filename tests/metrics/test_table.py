@@ -33,6 +33,7 @@ PROMISED: dict[str, tuple[str, ...]] = {
     "dstack_gpu_sample_age_seconds": (),
     "dstack_gpu_cc_enabled": (),
     "dstack_gpu_cc_ready": (),
+    "dstack_gpu_cc_devtools": (),
     "dstack_gpu_utilization_percent": CARD,
     "dstack_gpu_memory_utilization_percent": CARD,
     "dstack_gpu_memory_total_bytes": CARD,

@@ -18,7 +18,7 @@ from vmm_proxy.cli import main as vmm_proxy
 from vmm_proxy.config import ProxyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 PROGRAMS: dict[str, click.Group] = {"guest-service": doors, "vmm-proxy": vmm_proxy, "guestctl": guestctl}
 # What ends a command on its line; a bar between two values (table|json) has no blanks around it.
 END = re.compile(r" \| | #|;|&&| &$|\)")
@@ -37,9 +37,9 @@ def _commands() -> Iterator[tuple[str, str, str]]:
     for page in PAGES:
         for line in _code(page):
             for found in re.finditer(
-                r"(?<![\w/.-])(?:\S*/bin/)?(guest-service|vmm-proxy|guestctl)((?: .*)?)$", line.replace("\\|", "|")
+                r"(?<![\w/.=-])(?:\S*/bin/)?(guest-service|vmm-proxy|guestctl)((?: .*)?)$", line.replace("\\|", "|")
             ):
-                yield page.name, found[1], END.split(found[2])[0].strip()
+                yield str(page.relative_to(ROOT)), found[1], END.split(found[2])[0].strip()
 
 
 def _options(command: click.Command) -> set[str]:
@@ -88,7 +88,7 @@ def test_a_make_target_of_a_page_or_of_help_exists() -> None:
     assert phony is not None
     assert set(phony[1].replace("\\", "").split()) == targets
     told = {
-        (page.name, target)
+        (str(page.relative_to(ROOT)), target)
         for page in PAGES
         for line in _code(page)
         for target in re.findall(r"^(?:\S*/)?make ([a-z][\w-]*)(?![\w…-])", line)
@@ -106,13 +106,13 @@ def test_every_page_is_reached_from_the_readme_and_every_link_leads_somewhere() 
         page = waiting.pop()
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             there = (page.parent / target).resolve()
-            assert there.exists(), f"{page.name}: {target}"
+            assert there.exists(), f"{page.relative_to(ROOT)}: {target}"
             # A link to a folder shows what is in it.
             for found in there.glob("*.md") if there.is_dir() else [there]:
                 if found.suffix == ".md" and found not in reached:
                     reached.add(found)
                     waiting.append(found)
-    assert [page.name for page in PAGES if page not in reached] == []
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
 
 
 @pytest.mark.parametrize("target", [[], ["help"]])

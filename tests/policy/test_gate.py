@@ -12,6 +12,7 @@ import pytest
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from tests.policy.callers import bearer, rules, secret, token
 from tests.policy.two_tenants import BLUE, DENIED, NO_CREDENTIALS, RULES, UNKNOWN, Metadata, asked, code_of, fleet_of_two, no_gpu
+from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import raw_guest
 from tests.proxy.running import METHODS, Proxy, running_proxy
 from vmm_proxy.policy.roles import Role
@@ -115,10 +116,9 @@ async def test_a_list_holds_the_guests_in_scope_and_addresses_for_admins_only(so
         assert await listed(proxy, "blue-viewer", page_size=1) == {"blue1": ""}
 
 
-def outcome(answer: object) -> tuple[str, int]:
-    """Which guest an answer of a fleet stream is about, and its status."""
-    assert isinstance(answer, fleet_pb2.CollectGpuInfoResponse | fleet_pb2.WatchGpuInfoResponse)
-    return answer.guest.guest_id, answer.guest.status.code
+def outcome(entry: fleet_pb2.GuestGpuInfo) -> tuple[str, int]:
+    """Which guest an entry of a fleet stream is about, and its status."""
+    return entry.guest_id, entry.status.code
 
 
 async def test_a_collection_asks_no_guest_out_of_scope_also_when_it_is_named(sockets: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_collection_asks_no_guest_out_of_scope_also_when_it_is_named(soc
         async def collected(*ids: str) -> set[tuple[str, int]]:
             request = fleet_pb2.CollectGpuInfoRequest(selector=fleet_pb2.GuestSelector(ids=ids))
             call = proxy.fleet.CollectGpuInfo(request, timeout=10, metadata=bearer("blue-viewer"))
-            return {outcome(answer) async for answer in call}
+            return {outcome(entry) for entry in await Entries(call).all()}
 
         assert await collected() == {("blue1", 0)}
         not_found = UNKNOWN.value[0]
@@ -140,7 +140,7 @@ async def test_watchers_of_one_interval_see_each_their_own_guests(sockets: Path)
         request = fleet_pb2.WatchGpuInfoRequest(selector=fleet_pb2.GuestSelector(ids=["blue1", "red1"]))
 
         async def first_two(name: str) -> set[tuple[str, int]]:
-            call = proxy.fleet.WatchGpuInfo(request, timeout=10, metadata=bearer(name))
+            call = Entries(proxy.fleet.WatchGpuInfo(request, timeout=10, metadata=bearer(name)))
             seen = {outcome(await call.read()) for _ in range(2)}
             call.cancel()
             return seen
@@ -162,7 +162,7 @@ async def test_a_label_that_moves_a_guest_out_of_scope_ends_what_a_watcher_sees_
     ):
         proxy.add("vm1", guest.address, labels=BLUE)
         request = fleet_pb2.WatchGpuInfoRequest(selector=fleet_pb2.GuestSelector(ids=["vm1"]))
-        call = proxy.fleet.WatchGpuInfo(request, timeout=20, metadata=bearer("blue-viewer"))
+        call = Entries(proxy.fleet.WatchGpuInfo(request, timeout=20, metadata=bearer("blue-viewer")))
         assert outcome(await call.read()) == ("vm1", 0)
         entry = proxy.directory.get("vm1")
         assert entry is not None
@@ -185,8 +185,8 @@ async def test_when_the_rules_change_a_running_stream_is_judged_by_the_new_ones(
     ):
         proxy.add("vm1", guest.address, labels=BLUE)
         request = fleet_pb2.WatchGpuInfoRequest(selector=fleet_pb2.GuestSelector(ids=["vm1"]))
-        revoked = proxy.fleet.WatchGpuInfo(request, timeout=20, metadata=bearer("blue-viewer"))
-        kept = proxy.fleet.WatchGpuInfo(request, timeout=20, metadata=bearer("viewer"))
+        revoked = Entries(proxy.fleet.WatchGpuInfo(request, timeout=20, metadata=bearer("blue-viewer")))
+        kept = Entries(proxy.fleet.WatchGpuInfo(request, timeout=20, metadata=bearer("viewer")))
         for call in (revoked, kept):
             assert outcome(await call.read()) == ("vm1", 0)
         proxy.parts.access.replace(rules(tokens=(token("viewer", Role.VIEWER),)))

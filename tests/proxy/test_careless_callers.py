@@ -18,9 +18,10 @@ from google.protobuf import duration_pb2
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.addresses import UnixAddress
+from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.slots import FLEET_STREAMS, GUEST_CALLERS, GUEST_CALLS
+from vmm_proxy.slots import FLEET_STREAMS_OF_ONE, GUEST_CALLERS, GUEST_CALLS
 
 # More than the server (1024), the proxy (256) and a guest (128) admit, and still quick.
 CROWD = 2000
@@ -143,13 +144,13 @@ async def test_streams_that_are_left_half_way_leave_nothing_behind(proxy: Proxy,
                     await asyncio.sleep(0.01)
             return len(asyncio.all_tasks())
 
-        await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS // 2)))
+        await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS_OF_ONE // 2)))
         tasks = await settled()
         for _ in range(5):
-            await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS // 2)))
+            await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS_OF_ONE // 2)))
         # Connections and their readers stay; ten are the noise of what just ends.
         assert await settled() <= tasks + 10
-        answers = [answer.guest async for answer in proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=1)]
+        answers = await Entries(proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=1)).all()
         assert len(answers) == 32
 
 
@@ -167,7 +168,10 @@ async def test_a_thousand_watchers_get_the_places_there_are_and_the_rest_a_refus
             return stream, "OK"
 
         watchers = await asyncio.gather(*(watch() for _ in range(1000)))
-        assert Counter(code for _, code in watchers) == {"OK": FLEET_STREAMS, "RESOURCE_EXHAUSTED": 1000 - FLEET_STREAMS}
+        assert Counter(code for _, code in watchers) == {
+            "OK": FLEET_STREAMS_OF_ONE,
+            "RESOURCE_EXHAUSTED": 1000 - FLEET_STREAMS_OF_ONE,
+        }
         assert len(good.requests) == 1, "watchers of one interval share one question"
         for stream, _ in watchers:
             stream.cancel()
@@ -212,9 +216,9 @@ async def test_guests_that_come_go_and_move_under_load_never_answer_for_each_oth
 
         async def collect_them() -> None:
             while not churning.done():
-                async for answer in proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=10):
-                    if answer.guest.WhichOneof("outcome") == "gpu_info":
-                        assert answer.guest.gpu_info.error == f"machine {answer.guest.guest_id[2:]}"
+                for entry in await Entries(proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=10)).all():
+                    if entry.WhichOneof("outcome") == "gpu_info":
+                        assert entry.gpu_info.error == f"machine {entry.guest_id[2:]}"
 
         churning = asyncio.create_task(churn())
         await asyncio.gather(churning, *(call_them() for _ in range(8)), collect_them(), collect_them())
@@ -299,7 +303,7 @@ async def test_metadata_that_does_not_travel_changes_nothing(proxy: Proxy, socke
 async def test_a_selector_of_thousands_of_ids_has_an_entry_for_each(proxy: Proxy) -> None:
     ids = [f"n{number:05}" for number in range(5000)]
     request = fleet_pb2.CollectGpuInfoRequest(selector=fleet_pb2.GuestSelector(ids=ids))
-    answers = [answer.guest async for answer in proxy.fleet.CollectGpuInfo(request, timeout=30)]
+    answers = await Entries(proxy.fleet.CollectGpuInfo(request, timeout=30)).all()
     assert [answer.guest_id for answer in answers] == ids
     assert {answer.status.code for answer in answers} == {grpc.StatusCode.NOT_FOUND.value[0]}
 

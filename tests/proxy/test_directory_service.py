@@ -214,6 +214,36 @@ def test_a_state_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         registered.load()
 
 
+async def gone(file: Path) -> None:
+    """Returns when `file` is removed, which a proxy does as soon as it listens."""
+    async with asyncio.timeout(20):
+        while file.exists():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_a_killed_proxy_was_writing_is_removed_by_the_next_one_and_nothing_else(sockets: Path) -> None:
+    config = sockets / "proxy.toml"
+    config.write_text(f"[grpc]\nlisten = ['unix:{sockets}/proxy']\n[directory]\nregistered_file = '{sockets}/registered.json'\n")
+    whole = '{"guests": [{"id": "vm1", "address": "vsock:3:1"}]}'
+    (sockets / "registered.json").write_text(whole)
+    half_written = sockets / ".registered.json.q1w2e3r4.new"
+    half_written.write_text('{"guests": [{"id": "v')
+    others = [sockets / name for name in (".registered.json.swp", "registered.json.new", ".other.json.q1w2e3r4.new")]
+    for other in others:
+        other.write_text("somebody's")
+    async with processes.serving("--config", str(config)):
+        await gone(half_written)
+        # While a proxy runs there, another is refused, and touches nothing.
+        half_written.write_text("being written")
+        status, _, err = await processes.run("serve", "--http", "off", "--config", str(config))
+        assert (status, "another server holds it" in err) == (1, True)
+        assert half_written.exists()
+    async with processes.serving("--config", str(config)):
+        await gone(half_written)
+    assert all(other.read_text() == "somebody's" for other in others)
+    assert (sockets / "registered.json").read_text() == whole
+
+
 async def test_sources_join_in_a_process_and_registered_guests_outlive_a_kill(sockets: Path) -> None:
     folder = sockets / "guests.d"
     folder.mkdir()

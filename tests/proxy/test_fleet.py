@@ -1,10 +1,10 @@
-"""Lists, collections and watches over many guests, some of them dead or hostile."""
+"""Lists and collections over many guests, some of them dead or hostile."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -14,14 +14,11 @@ from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import TcpAddress
 from guest_transport.options import channel_options
+from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory import Directory, GuestEntry
-from vmm_proxy.flight import Answer
-from vmm_proxy.guest_outcome import GuestOutcome
-from vmm_proxy.outbox import Outbox, OutboxClosedError
-from vmm_proxy.slots import FLEET_STREAMS
-from vmm_proxy.statuses import CallError
+from vmm_proxy.slots import FLEET_STREAMS_OF_ONE
 
 State = fleet_pb2
 
@@ -37,37 +34,6 @@ async def healthy(stream: Stream) -> None:
         await stream.answer(guest_api_pb2.GpuInfoResponse(sample_age_ms=5).SerializeToString())
 
 
-class Clock:
-    """Lets a watch wait until the test says that the interval is over."""
-
-    def __init__(self) -> None:
-        self.asked: list[float] = []
-        self._waiting: list[asyncio.Future[None]] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.asked.append(seconds)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        await future
-
-    def pass_(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def timed(sockets: Path, clock: Clock) -> AsyncIterator[Proxy]:
-    async with running_proxy(sockets / "proxy", sleep=clock.sleep) as proxy:
-        yield proxy
-
-
 async def listed(proxy: Proxy, **request: object) -> Sequence[fleet_pb2.Guest]:
     answer = await proxy.fleet.ListGuests(fleet_pb2.ListGuestsRequest(**request), timeout=5)  # type: ignore[arg-type] # shorthand
     return answer.guests
@@ -75,7 +41,7 @@ async def listed(proxy: Proxy, **request: object) -> Sequence[fleet_pb2.Guest]:
 
 async def collected(proxy: Proxy, timeout: float | None = 10, **selector: object) -> dict[str, fleet_pb2.GuestGpuInfo]:
     request = fleet_pb2.CollectGpuInfoRequest(selector=fleet_pb2.GuestSelector(**selector))  # type: ignore[arg-type] # shorthand
-    outcomes = [answer.guest async for answer in proxy.fleet.CollectGpuInfo(request, timeout=timeout)]
+    outcomes = await Entries(proxy.fleet.CollectGpuInfo(request, timeout=timeout)).all()
     assert len({outcome.guest_id for outcome in outcomes}) == len(outcomes), "each guest comes once"
     return {outcome.guest_id: outcome for outcome in outcomes}
 
@@ -226,10 +192,8 @@ async def test_healthy_guests_come_while_a_silent_one_is_still_waited_for(proxy:
     async with raw_guest(str(sockets / "g"), healthy) as good, raw_guest(str(sockets / "s"), silence) as silent:
         proxy.add("a-silent", silent.address)
         proxy.add("b-good", good.address)
-        stream = proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30)
-        first = await asyncio.wait_for(stream.read(), 5)
-        assert isinstance(first, fleet_pb2.CollectGpuInfoResponse)
-        assert first.guest.guest_id == "b-good"
+        stream = Entries(proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30))
+        assert (await stream.read()).guest_id == "b-good"
         stream.cancel()
         await asyncio.wait_for(silent.requests[0].reset.wait(), 2)
 
@@ -263,8 +227,8 @@ async def test_collections_at_the_same_time_share_the_calls_to_the_guests(proxy:
 async def test_streams_beyond_the_limit_are_refused_and_places_come_back(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
-        streams = [proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30) for _ in range(FLEET_STREAMS)]
-        while not guest.requests or proxy.upstreams.reach("vm1").callers < FLEET_STREAMS:
+        streams = [proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30) for _ in range(FLEET_STREAMS_OF_ONE)]
+        while not guest.requests or proxy.upstreams.reach("vm1").callers < FLEET_STREAMS_OF_ONE:
             await asyncio.sleep(0.01)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collected(proxy)
@@ -276,135 +240,6 @@ async def test_streams_beyond_the_limit_are_refused_and_places_come_back(proxy: 
         await asyncio.wait_for(guest.requests[0].reset.wait(), 2)
         proxy.directory.remove("vm1")
         assert await collected(proxy) == {}
-
-
-async def test_a_watch_brings_every_guest_again_each_interval(timed: Proxy, sockets: Path, clock: Clock) -> None:
-    async with raw_guest(str(sockets / "g"), healthy) as guest:
-        timed.add("vm1", guest.address)
-        request = fleet_pb2.WatchGpuInfoRequest()
-        request.interval.FromSeconds(7)
-        stream = timed.fleet.WatchGpuInfo(request)
-        assert (await read(stream)).guest_id == "vm1"
-        timed.add("vm2", f"unix:{sockets}/nobody")
-        clock.pass_()
-        assert {(await read(stream)).guest_id, (await read(stream)).guest_id} == {"vm1", "vm2"}, (
-            "a guest that came is watched too"
-        )
-        timed.directory.remove("vm1")
-        clock.pass_()
-        assert (await read(stream)).guest_id == "vm2"
-        assert set(clock.asked) == {7.0}
-        stream.cancel()
-
-
-async def read(
-    stream: grpc.aio.UnaryStreamCall[fleet_pb2.WatchGpuInfoRequest, fleet_pb2.WatchGpuInfoResponse],
-) -> fleet_pb2.GuestGpuInfo:
-    answer = await asyncio.wait_for(stream.read(), 5)
-    assert isinstance(answer, fleet_pb2.WatchGpuInfoResponse)
-    return answer.guest
-
-
-async def test_watchers_of_one_interval_share_one_question_and_a_late_one_is_served_at_once(
-    timed: Proxy, sockets: Path, clock: Clock
-) -> None:
-    async with raw_guest(str(sockets / "g"), healthy) as guest:
-        timed.add("vm1", guest.address)
-        first = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
-        await read(first)
-        second = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
-        await read(second)
-        assert len(guest.requests) == 1
-        clock.pass_()
-        await read(first)
-        await read(second)
-        assert len(guest.requests) == 2
-        first.cancel()
-        second.cancel()
-
-
-async def test_a_guest_that_has_not_answered_is_not_asked_again(timed: Proxy, sockets: Path, clock: Clock) -> None:
-    async with raw_guest(str(sockets / "g"), silence) as guest, raw_guest(str(sockets / "h"), healthy) as good:
-        timed.add("silent", guest.address)
-        timed.add("good", good.address)
-        stream = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
-        for _ in range(5):
-            assert (await read(stream)).guest_id == "good"
-            clock.pass_()
-        assert len(guest.requests) == 1
-        stream.cancel()
-        await asyncio.wait_for(guest.requests[0].reset.wait(), 2)
-
-
-async def test_a_watch_ends_with_its_last_watcher(timed: Proxy, sockets: Path, clock: Clock) -> None:
-    async with raw_guest(str(sockets / "g"), healthy) as guest:
-        timed.add("vm1", guest.address)
-        stream = timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
-        await read(stream)
-        stream.cancel()
-        while timed.parts.watches.beats:
-            await asyncio.sleep(0.01)
-        clock.pass_()
-        await asyncio.sleep(0)
-        assert len(guest.requests) == 1
-
-
-@pytest.mark.parametrize(("seconds", "used"), [(0, 1.0), (0.2, 1.0), (3600, 3600.0)])
-async def test_an_interval_below_a_second_is_a_second(
-    timed: Proxy, sockets: Path, clock: Clock, seconds: float, used: float
-) -> None:
-    request = fleet_pb2.WatchGpuInfoRequest()
-    request.interval.FromMilliseconds(round(seconds * 1000))
-    timed.add("vm1", f"unix:{sockets}/nobody")
-    stream = timed.fleet.WatchGpuInfo(request)
-    await read(stream)
-    assert clock.asked == [used]
-    stream.cancel()
-
-
-@pytest.mark.parametrize("seconds", [-1, 10**9])
-async def test_an_interval_that_cannot_be_meant_is_refused(timed: Proxy, seconds: int) -> None:
-    request = fleet_pb2.WatchGpuInfoRequest()
-    request.interval.FromSeconds(seconds)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await timed.fleet.WatchGpuInfo(request).read()
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def outcome(guest_id: str, age: int, size: int = 0) -> GuestOutcome:
-    message = guest_api_pb2.GpuInfoResponse(sample_age_ms=age)
-    return GuestOutcome(guest_id, Answer(message, (), size), 0.0, 0.0)
-
-
-def written(outcome: GuestOutcome) -> fleet_pb2.GuestGpuInfo:
-    entry = fleet_pb2.GuestGpuInfo()
-    outcome.write_to(entry)
-    return entry
-
-
-async def test_a_slow_reader_loses_what_was_overtaken_and_never_the_newest() -> None:
-    outbox = Outbox()
-    for age in range(100):
-        outbox.offer(outcome("vm1", age))
-        outbox.offer(outcome("vm2", age))
-    taken = [await outbox.take(), await outbox.take()]
-    assert [(entry.guest_id, written(entry).gpu_info.sample_age_ms) for entry in taken] == [("vm1", 99), ("vm2", 99)]
-    outbox.close()
-    with pytest.raises(OutboxClosedError):
-        await outbox.take()
-
-
-async def test_an_outbox_over_its_limit_keeps_the_failure_in_place_of_the_answer() -> None:
-    outbox = Outbox(limit_bytes=1000)
-    outbox.offer(outcome("vm1", 1, 900))
-    outbox.offer(outcome("vm2", 1, 900))
-    outbox.offer(outcome("vm1", 2, 920))
-    first, second = await outbox.take(), await outbox.take()
-    assert written(first).gpu_info.sample_age_ms == 2
-    assert isinstance(second.outcome, CallError)
-    assert second.outcome.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    outbox.offer(outcome("vm2", 3, 900))
-    assert written(await outbox.take()).gpu_info.sample_age_ms == 3
 
 
 def test_a_directory_tells_its_listeners_what_changed_and_refuses_what_cannot_be() -> None:

@@ -17,6 +17,7 @@ from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.guest_folder import FILE_LIMIT_BYTES, Found, GuestFolder
+from vmm_proxy.guest_sources import SourceState
 
 
 def guest(guest_id: str, cid: int, extra: str = "") -> str:
@@ -81,6 +82,7 @@ def test_a_bad_file_is_refused_alone_and_its_last_good_version_stays(
     assert known(directory) == {"taken": "vsock:99:8000", "vm1": "vsock:3:8000", "vm2": "vsock:4:8000"}
     assert changes == [], "a refused file touches nobody's line"
     assert reason in scanned.refused["a.toml"]
+    assert scanned.state == SourceState(readable=True, refused=1)
     assert sum("a.toml" in message for message in caplog.messages) == 1, "said once, not at every look"
     (folder / "a.toml").write_text(guest("vm1", 5))
     scanned.scan()
@@ -139,6 +141,7 @@ def test_a_folder_that_is_gone_keeps_its_guests(folder: Path, scanned: GuestFold
     scanned.scan()
     assert known(directory_of(scanned)) == {"vm1": "vsock:3:8000"}
     assert "cannot be read" in scanned.refused[""]
+    assert scanned.state == SourceState(readable=False, refused=0)
 
 
 def test_a_named_pipe_and_a_folder_are_refused_and_nothing_waits_for_them(folder: Path, scanned: GuestFolder) -> None:

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
+from tests.proxy.fleet_entries import Entries
 from tests.proxy.hostile_guests import HOSTILE, OK, Kind
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy
@@ -118,8 +119,7 @@ async def test_a_collection_over_all_hostile_kinds_has_each_once_and_the_healthy
         for number in range(3):
             good = await stack.enter_async_context(raw_guest(str(sockets / f"g{number}"), healthy))
             proxy.add(f"good{number}", good.address)
-        answers = proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=3)
-        entries = [answer.guest async for answer in answers]
+        entries = await Entries(proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=3)).all()
     assert sorted(entry.guest_id for entry in entries) == [f"bad{number:02}" for number in kinds] + ["good0", "good1", "good2"]
     for entry in entries:
         code = next(code for code in grpc.StatusCode if code.value[0] == entry.status.code)

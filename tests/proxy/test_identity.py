@@ -11,6 +11,7 @@ import pytest
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2
+from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy
 from vmm_proxy.directory import GuestEntry
@@ -126,8 +127,8 @@ async def test_a_new_pin_ends_what_the_old_one_proved(proxy: Proxy, sockets: Pat
 async def test_a_collection_shows_the_wrong_vm_as_a_failure_of_that_guest(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "g"), vm(OTHER)) as guest:
         proxy.add("vm1", guest.address, instance_id=OURS)
-        (answer,) = [answer async for answer in proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=10)]
-        assert answer.guest.status.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
+        (entry,) = await Entries(proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=10)).all()
+        assert entry.status.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
 
 
 async def test_a_pinned_guest_on_tcp_is_called_over_one_connection(proxy: Proxy) -> None:

@@ -15,9 +15,9 @@ from h2.errors import ErrorCodes
 from guest_api import guest_api_pb2
 from tests.proxy.raw_guest import Behaviour, Stream, frame, raw_guest
 from tests.proxy.running import METHODS, Proxy
+from vmm_proxy.contact import Reach
 from vmm_proxy.guest_outcome import GPU_INFO
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstream import Reach
 
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
@@ -75,8 +75,9 @@ async def test_a_stopped_guest_fails_at_once_and_is_not_dialled(proxy: Proxy, so
         assert guest.connections == 0
 
 
-async def test_a_guest_without_a_socket_is_unavailable_and_its_path_stays_ours(proxy: Proxy, sockets: Path) -> None:
-    proxy.add("vm1", f"unix:{sockets}/nobody")
+@pytest.mark.parametrize("address", ["unix:{}/nobody", "hvsock:{}/nobody:8000"])
+async def test_a_guest_without_a_socket_is_unavailable_and_its_path_stays_ours(proxy: Proxy, sockets: Path, address: str) -> None:
+    proxy.add("vm1", address.format(sockets))
     error = await proxy.failure("vm1", timeout=None)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert error.details() == "guest vm1: unreachable: its socket does not exist"

@@ -27,9 +27,10 @@ SAMPLE = guest_api_pb2.GpuInfoResponse(gpus=[CARD], cc_ready=True, cc_enabled=Tr
 
 
 def line_of(message: guest_api_pb2.GpuInfoResponse) -> str:
-    """The line, newline included, that the collector prints for `message`: every key there, unset as null."""
+    """The line, newline included, that the collector prints for `message`: every key that it knows there, unset as null."""
     devices = [{field.name: _value(gpu, field.name) for field in gpu.DESCRIPTOR.fields} for gpu in message.gpus]
-    rest = {field.name: _value(message, field.name) for field in message.DESCRIPTOR.fields if field.name != "gpus"}
+    not_here = ("gpus", "pci_devices")
+    rest = {field.name: _value(message, field.name) for field in message.DESCRIPTOR.fields if field.name not in not_here}
     return json.dumps({"gpus": devices, **rest}) + "\n"
 
 

@@ -66,12 +66,13 @@ async def test_a_line_and_status_0_are_a_sample(samplers: Callable[..., Sampler]
 
 
 async def test_cc_questions_that_failed_are_counted_and_other_complaints_are_not(samplers: Callable[..., Sampler]) -> None:
-    complaints = b"guest-service gpu-info: cc_enabled: Unknown Error (999)\nguest-service gpu-info: nvmlShutdown: x cc_ready: y\n"
+    said = "cc_enabled: Unknown Error (999)", "cc_devtools: Success, but nothing was written (-1)", "nvmlShutdown: x cc_ready: y"
+    complaints = "".join(f"guest-service gpu-info: {line}\n" for line in said).encode()
     outcome = await samplers(
         python(f"import sys; sys.stderr.buffer.write({complaints!r}); sys.stdout.write({line_of(SAMPLE)!r})")
     ).sample()
     assert outcome.kind is OutcomeKind.SAMPLE
-    assert outcome.failed_cc_queries == 1
+    assert outcome.failed_cc_queries == 2
 
 
 async def test_a_line_that_says_why_nothing_is_known_is_a_failure_with_these_words(samplers: Callable[..., Sampler]) -> None:

@@ -13,6 +13,7 @@ from guest_service.simulator.rack import parse_rack
 FULL = """
 driver_version = "570.172.08"
 cc_enabled = true
+cc_devtools = true
 cc_ready = false
 init_seconds = 0.25
 fail_init = 18
@@ -45,7 +46,7 @@ power = 3
 
 def test_every_key_of_a_full_rack_is_read() -> None:
     rack = parse_rack(FULL.encode(), "full")
-    assert (rack.driver_version, rack.cc_enabled, rack.cc_ready) == ("570.172.08", True, False)
+    assert (rack.driver_version, rack.cc_enabled, rack.cc_devtools, rack.cc_ready) == ("570.172.08", True, True, False)
     assert (rack.init_seconds, rack.fail_init) == (0.25, 18)
     card = rack.cards[0]
     assert (card.uuid, card.pci_bus_id) == ("GPU-a", "0010A1B2:3b:1f.7")
@@ -87,6 +88,7 @@ def test_free_memory_that_is_left_out_is_what_is_not_used() -> None:
     ("toml", "named"),
     [
         ("speed = 1", "speed: unknown key; allowed are driver_version, cc_enabled, "),
+        ("cc_devtools = true", "cc_devtools: needs cc_enabled; NVML answers both or none"),
         ("[[card]]\nname = 'x'", "card 0: name: unknown key; allowed are index, uuid, "),
         ("[[card]]\n[[card]]\n[card.fail]\nfan = 3", "card 1: fail.fan: unknown key; allowed are device, uuid, "),
         ("cc_enabled = 1", "cc_enabled: must be true or false, not 1"),

@@ -39,7 +39,7 @@ def test_the_h200_is_the_measured_card() -> None:
     assert (card["memory_total_bytes"], card["power_usage_mw"], card["errors"]) == (150754820096, 79700, [])
     assert card["uuid"].startswith("GPU-")
     assert card["pci_bus_id"] == "00000000:01:00.0"
-    assert (sample["cc_enabled"], sample["cc_ready"], sample["error"]) == (True, True, "")
+    assert (sample["cc_enabled"], sample["cc_ready"], sample["cc_devtools"], sample["error"]) == (True, True, False, "")
 
 
 def test_eight_cards_are_complete_and_different() -> None:
@@ -167,3 +167,9 @@ def test_moving_values_are_possible_at_any_time_and_the_same_for_any_reader(seco
     for card in sample["gpus"]:
         assert card["errors"] == []
         assert 0 <= card["memory_used_bytes"] <= card["memory_total_bytes"] - card["memory_free_bytes"]
+
+
+def test_a_card_that_is_not_listed_is_on_the_bus_and_in_no_sample(rack: Path) -> None:
+    rack.write_text('[[card]]\nuuid = "GPU-a"\n[[card]]\nuuid = "GPU-b"\nlisted = false\n')
+    assert [card["uuid"] for card in simulated(rack)["gpus"]] == ["GPU-a"]
+    assert [card.listed for card in load_rack(str(rack)).cards] == [True, False]

@@ -131,3 +131,15 @@ async def test_the_agents_reply_names_a_lost_card_of_a_simulated_rack(telemetry:
         await telemetry.close()
     assert [device.pci_bus_id for device in reply.gpus] == ["00000000:01:00.0", "00000000:02:00.0"]
     assert list(reply.gpus[1].errors) == ["device: GPU is lost (15)"]
+
+
+@in_virtual_time
+async def test_a_reply_says_how_many_cards_are_on_the_bus_with_its_cards_and_never_without() -> None:
+    async with Rig(machine=Machine(cards=2)) as rig:
+        reply = await rig.telemetry.gpu_info("client")
+        assert (len(reply.gpus), reply.pci_devices) == (1, 2)
+        rig.sampler.reason = "driver hangs"
+        await asyncio.sleep(60)
+        assert not (await rig.telemetry.gpu_info("client", max_age_seconds=1)).HasField("pci_devices")
+    async with Rig(machine=Machine(cards=0)) as rig:
+        assert (await rig.telemetry.gpu_info("client")).ByteSize() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -74,3 +75,30 @@ def test_a_log_call_with_wrong_arguments_is_a_line_not_a_traceback_on_stderr() -
 def test_text_starts_with_the_utc_time_and_the_level() -> None:
     line = TextFormatter().format(_record("hello", created=0.25, msecs=250.0))
     assert line == "1970-01-01T00:00:00.250Z WARNING guest_service.app: hello"
+
+
+def test_what_python_itself_writes_is_one_line_of_the_log_each() -> None:
+    code = """
+import threading, warnings
+from guest_transport.logs import log_to_stderr
+log_to_stderr()
+
+class Broken:
+    def __del__(self):
+        raise ValueError("in the\\nend")
+
+def ends():
+    raise LookupError("lost")
+
+Broken()
+thread = threading.Thread(target=ends)
+thread.start()
+thread.join()
+warnings.warn("old", RuntimeWarning)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 3, lines
+    assert r"ValueError: in the\nend" in lines[0]
+    assert "LookupError: lost" in lines[1]
+    assert "RuntimeWarning: old" in lines[2]

@@ -145,9 +145,10 @@ def _cc(gpus: GpuInfoResponse | None) -> str:
         return ""
     if not gpus.HasField("cc_enabled"):
         return "CC unknown"
+    words = {True: "CC ready", False: "CC not ready", None: "CC on"}[gpus.cc_ready if gpus.HasField("cc_ready") else None]
     if not gpus.cc_enabled:
-        return "CC off"
-    return {True: "CC ready", False: "CC not ready", None: "CC on"}[gpus.cc_ready if gpus.HasField("cc_ready") else None]
+        words = "CC off"
+    return f"{words}, DevTools on" if gpus.cc_devtools else words
 
 
 def _card_row(device: GpuDevice, past: Sequence[int | None]) -> CardRow:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from guest_transport.steady_faults import about
 from vmm_proxy.domains.line_process import LineProcess
 from vmm_proxy.domains.report import LINE_LIMIT_BYTES, Domain, read_report
 
@@ -113,7 +114,7 @@ class Follower:
 
     def _say(self, problem: str) -> None:
         if problem and problem != self.problem:
-            log.warning("libvirt cannot be followed, the last known domains stay: %s", problem)
+            log.warning("libvirt cannot be followed, the last known domains stay: %s", problem, extra=about("libvirt"))
         elif self.problem and not problem:
             log.info("libvirt is being followed")
         self.problem = problem

@@ -28,6 +28,7 @@ from vmm_proxy.directory import (
 from vmm_proxy.domains.follower import Follower, reporter_command
 from vmm_proxy.domains.report import Domain
 from vmm_proxy.domains.settings import LibvirtSettings, require_module
+from vmm_proxy.guest_sources import SourceState
 from vmm_proxy.labels import LABEL_VALUE_LIMIT_BYTES
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class LibvirtGuests:
         self._entries: dict[str, GuestEntry] = {}
         # Why a domain is refused, by its UUID.
         self.refused: dict[str, str] = {}
+        # Those of them whose id somebody wrote down.
+        self._written_down: set[str] = set()
         self._applying = False
         self._again: asyncio.Handle | None = None
         directory.listen(self._on_change)
@@ -73,6 +76,11 @@ class LibvirtGuests:
                     if isinstance(error, AlreadyKnownError):
                         written_down.add(guest_id)
             self._say(refused, written_down)
+
+    @property
+    def out_of_reach(self) -> int:
+        """Domains that nobody can reach through the proxy; not those that somebody wrote down."""
+        return len(self.refused.keys() - self._written_down)
 
     def close(self) -> None:
         """Judge nothing again; the entries stay."""
@@ -142,6 +150,7 @@ class LibvirtGuests:
         for guest_id in self.refused.keys() - refused.keys():
             log.info("domain %s of libvirt: refused no more", guest_id)
         self.refused = refused
+        self._written_down = written_down
 
 
 class LibvirtSource:
@@ -151,6 +160,11 @@ class LibvirtSource:
         require_module()
         self.guests = LibvirtGuests(directory, port=settings.port)
         self.follower = Follower(reporter_command(settings.uri or "", Path("/sys")), self.guests.apply)
+
+    @property
+    def state(self) -> SourceState:
+        """Whether libvirt is being followed, and how many domains are refused."""
+        return SourceState(not self.follower.problem, self.guests.out_of_reach)
 
     async def close(self) -> None:
         """End the process."""

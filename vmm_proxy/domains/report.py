@@ -36,4 +36,8 @@ def write_report(report: Report) -> bytes:
 
 def read_report(line: bytes) -> Report:
     """The report in `line`; raises ValueError."""
-    return msgspec.json.decode(line, type=Report)
+    try:
+        return msgspec.json.decode(line, type=Report)
+    except msgspec.MsgspecError as error:
+        # A ValueError by itself only from msgspec 0.20 on.
+        raise ValueError(str(error)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from guest_metrics import process, table
@@ -10,17 +9,18 @@ from guest_metrics.exposition import Lines
 from guest_metrics.process import ProcessFigures
 from vmm_proxy.call_counts import DURATION_BOUNDS_SECONDS, CallCounts
 from vmm_proxy.directory import Directory
+from vmm_proxy.guest_sources import SourceStates
 from vmm_proxy.upstreams import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFigures:
-    """Where the proxy's own figures come from. `refused_entries`: directory files that are refused now."""
+    """Where the proxy's own figures come from."""
 
     directory: Directory
     upstreams: Upstreams
     calls: CallCounts
-    refused_entries: Callable[[], int]
+    sources: SourceStates
 
     def lines(self, looked: ProcessFigures | None) -> Lines:
         """The samples now; `looked` is the process, None when it could not be looked at."""
@@ -32,7 +32,9 @@ class OwnFigures:
         running = sum(entry.running for entry in entries)
         lines.add(table.PROXY_DIRECTORY_ENTRIES, running, "running")
         lines.add(table.PROXY_DIRECTORY_ENTRIES, len(entries) - running, "stopped")
-        lines.add(table.PROXY_DIRECTORY_REFUSED, self.refused_entries())
+        for name, state in sorted(self.sources().items()):
+            lines.add(table.PROXY_DIRECTORY_REFUSED, state.refused, name)
+            lines.add(table.PROXY_DIRECTORY_SOURCE_UP, int(state.readable), name)
         if looked is not None:
             process.add_process(lines, looked)
         return lines

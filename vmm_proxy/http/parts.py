@@ -14,6 +14,7 @@ from vmm_proxy.directory import Directory
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.own_lines import OwnFigures
 from vmm_proxy.fleet_metrics.page import FleetPage
+from vmm_proxy.guest_sources import SourceStates
 from vmm_proxy.http.fleet_view import FleetView
 from vmm_proxy.http.live import LiveFleet
 from vmm_proxy.http.settings import PageSetup
@@ -44,7 +45,7 @@ class PageParts:
         upstreams: Upstreams,
         calls: CallCounts,
         dashboard: Pages,
-        refused_entries: Callable[[], int],
+        sources: SourceStates,
         ready: Callable[[], bool],
         stopping: asyncio.Event,
     ) -> PageParts:
@@ -55,7 +56,7 @@ class PageParts:
             setup=setup,
             board=board,
             page=FleetPage(board, setup.labels, dashboard.version),
-            own=OwnFigures(directory, upstreams, calls, refused_entries),
+            own=OwnFigures(directory, upstreams, calls, sources),
             process=SharedLook("process figures", in_thread(read_process)),
             view=view,
             live=LiveFleet(directory, board, view, stopping),

@@ -28,6 +28,8 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: str = DEFAULT_LISTEN
     # Pages beyond loopback: plain HTTP, to everybody who reaches the port.
     allow_plaintext: bool = False
+    # Pages to those only who show a token of access.token_file; off, because a scraper on this host needs none so far.
+    need_token: bool = False
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,10 +50,11 @@ class PageSetup(msgspec.Struct, frozen=True):
     labels: Mapping[str, str]
     containers: bool
     target: str | None
+    need_token: bool = False
 
 
-def page_setup(http: Http, metrics: Metrics, *, flag: str | None, where: str) -> PageSetup:
-    """The setup of both and of `--http`; raises SettingsError with one line."""
+def page_setup(http: Http, metrics: Metrics, *, flag: str | None, has_tokens: bool, where: str) -> PageSetup:
+    """The setup of both and of `--http`; `has_tokens`: access.token_file is set. Raises SettingsError with one line."""
     in_flag = flag is not None
     listen = _listen(flag or http.listen, "--http" if in_flag else f"{where}: http.listen", plain=http.allow_plaintext)
     if metrics.target is not None and not HOST_PORT.fullmatch(metrics.target):
@@ -62,7 +65,9 @@ def page_setup(http: Http, metrics: Metrics, *, flag: str | None, where: str) ->
         labels = chosen_labels(metrics.labels)
     except ValueError as error:
         raise SettingsError(f"{where}: metrics.labels: {error}; leave one of them out") from error
-    return PageSetup(listen, labels, metrics.containers, metrics.target)
+    if http.need_token and not has_tokens:
+        raise SettingsError(f"{where}: http.need_token: nobody could be let in; set access.token_file")
+    return PageSetup(listen, labels, metrics.containers, metrics.target, http.need_token)
 
 
 def _listen(text: str, where: str, *, plain: bool) -> Address | None:

@@ -20,6 +20,8 @@ from vmm_proxy.statuses import CallError
 
 Grants = tuple[Grant, ...]
 ROOT_UID = 0
+# Unix peers whose judgement is kept: as many as can be connected at a time. A peer is judged at each of its calls.
+_KEPT_PEERS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,13 @@ class Access:
 
     def __init__(self, rules: AccessRules) -> None:
         self._rules = rules
+        self._judged: dict[UnixPeer, Caller] = {}
         self.version = 0
 
     def replace(self, rules: AccessRules) -> None:
         """Judge by `rules` from now on."""
         self._rules = rules
+        self._judged.clear()
         self.version += 1
 
     def judge(self, shown: Shown) -> Caller:
@@ -71,7 +75,12 @@ class Access:
                 if self._rules.unix_role is not None:
                     return Caller("unix", (Grant(self._rules.unix_role),))
             case UnixPeer(uid=int(uid)) as peer:
-                return Caller(str(peer), self._unix_grants(uid, {peer.gid, *peer.groups}))
+                caller = self._judged.get(peer)
+                if caller is None:
+                    if len(self._judged) >= _KEPT_PEERS:
+                        self._judged.clear()
+                    caller = self._judged[peer] = Caller(str(peer), self._unix_grants(uid, {peer.gid, *peer.groups}))
+                return caller
             case VsockPeer() as peer:
                 return Caller(str(peer), ())
             case TcpPeer(loopback=True) as peer:

@@ -59,7 +59,8 @@ class AuditTrail:
 
     def refused(self, path: str, who: str, request: object, error: CallError) -> None:
         """Say that a call was refused at the gate."""
-        left_out = self._refusals.take()
+        # The proxy's log counts repetitions by itself; a file keeps every line.
+        left_out = self._refusals.take() if self._audit.is_a_file else 0
         if left_out is None:
             return
         event = {

@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from guest_transport.peers import Peers
+from guest_transport.peers import Peers, lasting_name
+from guest_transport.steady_faults import about
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.method_roles import is_open
 from vmm_proxy.policy.permit import Permit, grant_permit
 from vmm_proxy.policy.roles import Role
-from vmm_proxy.policy.scarce import Scarce
 from vmm_proxy.policy.shown import Shown, read_shown
 from vmm_proxy.refusing import refuse
 from vmm_proxy.statuses import CallError
@@ -37,7 +37,7 @@ Stream = Callable[[Any, Context], AsyncIterator[Any]]
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Stands in front of a server's services. `needed` is the role of each method by path; `clock` is monotonic."""
+    """Stands in front of a server's services. `needed` is the role of each method by path."""
 
     def __init__(
         self,
@@ -45,7 +45,6 @@ class Gate(grpc.aio.ServerInterceptor):
         peers: Peers,
         trail: AuditTrail,
         needed: Mapping[str, Role],
-        clock: Callable[[], float],
         *,
         counts: CallCounts | None = None,
     ) -> None:
@@ -53,7 +52,6 @@ class Gate(grpc.aio.ServerInterceptor):
         self._peers = peers
         self._trail = trail
         self._needed = needed
-        self._refusals = Scarce(clock)
         self._counts = counts
         # By path, and only of methods that are served; made at a method's first call.
         self._guarded: dict[str, Handler] = {}
@@ -166,9 +164,8 @@ class Gate(grpc.aio.ServerInterceptor):
             who = str(shown.peer)
         if request is not None:
             self._trail.refused(path, who, request, error)
-        elif (left_out := self._refusals.take()) is not None:
-            more = f"; {left_out} more were refused since the last of these lines" if left_out else ""
-            log.warning("%s by %s refused: %s%s", path, who, error.text, more)
+        else:
+            log.warning("%s by %s refused: %s", path, who, error.text, extra=about(f"{path} {lasting_name(who)}"))
 
 
 def _status(context: Context) -> tuple[str, str]:

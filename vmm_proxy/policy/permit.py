@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 import grpc
 
+from guest_transport.peers import UnixPeer, lasting_name
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.roles import Caller, Role
@@ -38,6 +39,14 @@ class Permit:
             self._version = self._access.version
         return self._caller
 
+    @property
+    def account(self) -> str | None:
+        """Whom the call is put down to: the same for all connections of one user, token or certificate. None for nobody in particular."""
+        peer = self._shown.peer
+        if isinstance(peer, UnixPeer) and peer.uid is None and self._shown.token_sha256 is None:
+            return None
+        return lasting_name(self.caller().name)
+
     def require_role(self) -> None:
         """Raises CallError UNAUTHENTICATED or PERMISSION_DENIED unless the caller has the role, about whichever guests."""
         role = self.caller().role
@@ -47,10 +56,10 @@ class Permit:
     def require(self, entry: GuestEntry | None, guest_id: str) -> None:
         """Raises CallError NOT_FOUND unless the guest exists for the caller, PERMISSION_DENIED unless the role covers it."""
         caller = self.caller()
-        if entry is None or not caller.sees(entry):
+        if entry is None:
             raise not_known(guest_id)
         if not caller.may(self._needed, entry):
-            raise _denied(self._needed, guest_id)
+            raise _denied(self._needed, guest_id) if caller.sees(entry) else not_known(guest_id)
 
     def sees(self, entry: GuestEntry) -> bool:
         """Whether the guest exists for the caller; nobody who lost its credentials sees any."""

@@ -48,7 +48,8 @@ class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     # As `vmm-proxy hash-token` prints it.
     hash: str
-    role: RoleName
+    # A RoleName; checked by _token, because what stands here by mistake may be the token, and is not to be quoted.
+    role: str
     # Labels that a guest must have for the token to be about it; without any it is about all guests.
     guests: dict[str, str] = {}
 
@@ -101,10 +102,13 @@ def _token(settings: TokenSettings, where: str) -> Token:
         raise SettingsError(f"{where}.name: must be 1 to 64 characters of [A-Za-z0-9._@-]")
     if not _HASH.fullmatch(settings.hash):
         raise SettingsError(f"{where}.hash: must be what vmm-proxy hash-token prints: sha256: and 64 hex digits")
+    role = next((name for name in ROLES if name == settings.role), None)
+    if role is None:
+        raise SettingsError(f"{where}.role: must be one of {', '.join(ROLES)}")
     return Token(
         settings.name,
         bytes.fromhex(settings.hash.removeprefix("sha256:")),
-        grant_of(settings.role, settings.guests, where),
+        grant_of(role, settings.guests, where),
     )
 
 

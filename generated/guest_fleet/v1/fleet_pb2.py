@@ -28,7 +28,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from guest_api import guest_api_pb2 as guest__api_dot_guest__api__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aguest_fleet/v1/fleet.proto\x12\x0eguest_fleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x19guest_api/guest_api.proto\"\xfa\x01\n\x05Guest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x31\n\x06labels\x18\x03 \x03(\x0b\x32!.guest_fleet.v1.Guest.LabelsEntry\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.guest_fleet.v1.GuestState\x12\x30\n\x0clast_contact\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\ragent_version\x18\x06 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\rGuestSelector\x12\x0b\n\x03ids\x18\x01 \x03(\t\x12\x39\n\x06labels\x18\x02 \x03(\x0b\x32).guest_fleet.v1.GuestSelector.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x11ListGuestsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12/\n\x08selector\x18\x03 \x01(\x0b\x32\x1d.guest_fleet.v1.GuestSelector\"T\n\x12ListGuestsResponse\x12%\n\x06guests\x18\x01 \x03(\x0b\x32\x15.guest_fleet.v1.Guest\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdb\x01\n\x0cGuestGpuInfo\x12\x10\n\x08guest_id\x18\x01 \x01(\t\x12.\n\x08gpu_info\x18\x02 \x01(\x0b\x32\x1a.guest_api.GpuInfoResponseH\x00\x12$\n\x06status\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12/\n\x0breceived_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04took\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\t\n\x07outcome\"H\n\x15\x43ollectGpuInfoRequest\x12/\n\x08selector\x18\x01 \x01(\x0b\x32\x1d.guest_fleet.v1.GuestSelector\"E\n\x16\x43ollectGpuInfoResponse\x12+\n\x05guest\x18\x01 \x01(\x0b\x32\x1c.guest_fleet.v1.GuestGpuInfo\"s\n\x13WatchGpuInfoRequest\x12/\n\x08selector\x18\x01 \x01(\x0b\x32\x1d.guest_fleet.v1.GuestSelector\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"C\n\x14WatchGpuInfoResponse\x12+\n\x05guest\x18\x01 \x01(\x0b\x32\x1c.guest_fleet.v1.GuestGpuInfo\"\xe0\x01\n\nGuestEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x36\n\x06labels\x18\x03 \x03(\x0b\x32&.guest_fleet.v1.GuestEntry.LabelsEntry\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.guest_fleet.v1.DesiredState\x12\x13\n\x0binstance_id\x18\x05 \x01(\x0c\x12\x0c\n\x04gpus\x18\x06 \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x14RegisterGuestRequest\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"B\n\x15RegisterGuestResponse\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"?\n\x12UpdateGuestRequest\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"@\n\x13UpdateGuestResponse\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"$\n\x16\x44\x65registerGuestRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65registerGuestResponse*\x91\x01\n\nGuestState\x12\x1b\n\x17GUEST_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13GUEST_STATE_SERVING\x10\x01\x12\x1b\n\x17GUEST_STATE_UNREACHABLE\x10\x02\x12\x17\n\x13GUEST_STATE_STOPPED\x10\x03\x12\x17\n\x13GUEST_STATE_UNKNOWN\x10\x04*c\n\x0c\x44\x65siredState\x12\x1d\n\x19\x44\x45SIRED_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45SIRED_STATE_RUNNING\x10\x01\x12\x19\n\x15\x44\x45SIRED_STATE_STOPPED\x10\x02\x32\xb2\x02\n\x0c\x46leetService\x12X\n\nListGuests\x12!.guest_fleet.v1.ListGuestsRequest\x1a\".guest_fleet.v1.ListGuestsResponse\"\x03\x90\x02\x01\x12\x66\n\x0e\x43ollectGpuInfo\x12%.guest_fleet.v1.CollectGpuInfoRequest\x1a&.guest_fleet.v1.CollectGpuInfoResponse\"\x03\x90\x02\x01\x30\x01\x12`\n\x0cWatchGpuInfo\x12#.guest_fleet.v1.WatchGpuInfoRequest\x1a$.guest_fleet.v1.WatchGpuInfoResponse\"\x03\x90\x02\x01\x30\x01\x32\xac\x02\n\x10\x44irectoryService\x12\\\n\rRegisterGuest\x12$.guest_fleet.v1.RegisterGuestRequest\x1a%.guest_fleet.v1.RegisterGuestResponse\x12V\n\x0bUpdateGuest\x12\".guest_fleet.v1.UpdateGuestRequest\x1a#.guest_fleet.v1.UpdateGuestResponse\x12\x62\n\x0f\x44\x65registerGuest\x12&.guest_fleet.v1.DeregisterGuestRequest\x1a\'.guest_fleet.v1.DeregisterGuestResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aguest_fleet/v1/fleet.proto\x12\x0eguest_fleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x19guest_api/guest_api.proto\"\xfa\x01\n\x05Guest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x31\n\x06labels\x18\x03 \x03(\x0b\x32!.guest_fleet.v1.Guest.LabelsEntry\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.guest_fleet.v1.GuestState\x12\x30\n\x0clast_contact\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\ragent_version\x18\x06 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x86\x01\n\rGuestSelector\x12\x0b\n\x03ids\x18\x01 \x03(\t\x12\x39\n\x06labels\x18\x02 \x03(\x0b\x32).guest_fleet.v1.GuestSelector.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x11ListGuestsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12/\n\x08selector\x18\x03 \x01(\x0b\x32\x1d.guest_fleet.v1.GuestSelector\"T\n\x12ListGuestsResponse\x12%\n\x06guests\x18\x01 \x03(\x0b\x32\x15.guest_fleet.v1.Guest\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdb\x01\n\x0cGuestGpuInfo\x12\x10\n\x08guest_id\x18\x01 \x01(\t\x12.\n\x08gpu_info\x18\x02 \x01(\x0b\x32\x1a.guest_api.GpuInfoResponseH\x00\x12$\n\x06status\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12/\n\x0breceived_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04took\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\t\n\x07outcome\"H\n\x15\x43ollectGpuInfoRequest\x12/\n\x08selector\x18\x01 \x01(\x0b\x32\x1d.guest_fleet.v1.GuestSelector\"F\n\x16\x43ollectGpuInfoResponse\x12,\n\x06guests\x18\x01 \x03(\x0b\x32\x1c.guest_fleet.v1.GuestGpuInfo\"s\n\x13WatchGpuInfoRequest\x12/\n\x08selector\x18\x01 \x01(\x0b\x32\x1d.guest_fleet.v1.GuestSelector\x12+\n\x08interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\x14WatchGpuInfoResponse\x12,\n\x06guests\x18\x01 \x03(\x0b\x32\x1c.guest_fleet.v1.GuestGpuInfo\"\xe0\x01\n\nGuestEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x36\n\x06labels\x18\x03 \x03(\x0b\x32&.guest_fleet.v1.GuestEntry.LabelsEntry\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.guest_fleet.v1.DesiredState\x12\x13\n\x0binstance_id\x18\x05 \x01(\x0c\x12\x0c\n\x04gpus\x18\x06 \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x14RegisterGuestRequest\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"B\n\x15RegisterGuestResponse\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"?\n\x12UpdateGuestRequest\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"@\n\x13UpdateGuestResponse\x12)\n\x05guest\x18\x01 \x01(\x0b\x32\x1a.guest_fleet.v1.GuestEntry\"$\n\x16\x44\x65registerGuestRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65registerGuestResponse*\x91\x01\n\nGuestState\x12\x1b\n\x17GUEST_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13GUEST_STATE_SERVING\x10\x01\x12\x1b\n\x17GUEST_STATE_UNREACHABLE\x10\x02\x12\x17\n\x13GUEST_STATE_STOPPED\x10\x03\x12\x17\n\x13GUEST_STATE_UNKNOWN\x10\x04*c\n\x0c\x44\x65siredState\x12\x1d\n\x19\x44\x45SIRED_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45SIRED_STATE_RUNNING\x10\x01\x12\x19\n\x15\x44\x45SIRED_STATE_STOPPED\x10\x02\x32\xb2\x02\n\x0c\x46leetService\x12X\n\nListGuests\x12!.guest_fleet.v1.ListGuestsRequest\x1a\".guest_fleet.v1.ListGuestsResponse\"\x03\x90\x02\x01\x12\x66\n\x0e\x43ollectGpuInfo\x12%.guest_fleet.v1.CollectGpuInfoRequest\x1a&.guest_fleet.v1.CollectGpuInfoResponse\"\x03\x90\x02\x01\x30\x01\x12`\n\x0cWatchGpuInfo\x12#.guest_fleet.v1.WatchGpuInfoRequest\x1a$.guest_fleet.v1.WatchGpuInfoResponse\"\x03\x90\x02\x01\x30\x01\x32\xac\x02\n\x10\x44irectoryService\x12\\\n\rRegisterGuest\x12$.guest_fleet.v1.RegisterGuestRequest\x1a%.guest_fleet.v1.RegisterGuestResponse\x12V\n\x0bUpdateGuest\x12\".guest_fleet.v1.UpdateGuestRequest\x1a#.guest_fleet.v1.UpdateGuestResponse\x12\x62\n\x0f\x44\x65registerGuest\x12&.guest_fleet.v1.DeregisterGuestRequest\x1a\'.guest_fleet.v1.DeregisterGuestResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,10 +47,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FLEETSERVICE'].methods_by_name['CollectGpuInfo']._serialized_options = b'\220\002\001'
   _globals['_FLEETSERVICE'].methods_by_name['WatchGpuInfo']._loaded_options = None
   _globals['_FLEETSERVICE'].methods_by_name['WatchGpuInfo']._serialized_options = b'\220\002\001'
-  _globals['_GUESTSTATE']._serialized_start=1860
-  _globals['_GUESTSTATE']._serialized_end=2005
-  _globals['_DESIREDSTATE']._serialized_start=2007
-  _globals['_DESIREDSTATE']._serialized_end=2106
+  _globals['_GUESTSTATE']._serialized_start=1862
+  _globals['_GUESTSTATE']._serialized_end=2007
+  _globals['_DESIREDSTATE']._serialized_start=2009
+  _globals['_DESIREDSTATE']._serialized_end=2108
   _globals['_GUEST']._serialized_start=164
   _globals['_GUEST']._serialized_end=414
   _globals['_GUEST_LABELSENTRY']._serialized_start=369
@@ -68,29 +68,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COLLECTGPUINFOREQUEST']._serialized_start=970
   _globals['_COLLECTGPUINFOREQUEST']._serialized_end=1042
   _globals['_COLLECTGPUINFORESPONSE']._serialized_start=1044
-  _globals['_COLLECTGPUINFORESPONSE']._serialized_end=1113
-  _globals['_WATCHGPUINFOREQUEST']._serialized_start=1115
-  _globals['_WATCHGPUINFOREQUEST']._serialized_end=1230
-  _globals['_WATCHGPUINFORESPONSE']._serialized_start=1232
-  _globals['_WATCHGPUINFORESPONSE']._serialized_end=1299
-  _globals['_GUESTENTRY']._serialized_start=1302
-  _globals['_GUESTENTRY']._serialized_end=1526
+  _globals['_COLLECTGPUINFORESPONSE']._serialized_end=1114
+  _globals['_WATCHGPUINFOREQUEST']._serialized_start=1116
+  _globals['_WATCHGPUINFOREQUEST']._serialized_end=1231
+  _globals['_WATCHGPUINFORESPONSE']._serialized_start=1233
+  _globals['_WATCHGPUINFORESPONSE']._serialized_end=1301
+  _globals['_GUESTENTRY']._serialized_start=1304
+  _globals['_GUESTENTRY']._serialized_end=1528
   _globals['_GUESTENTRY_LABELSENTRY']._serialized_start=369
   _globals['_GUESTENTRY_LABELSENTRY']._serialized_end=414
-  _globals['_REGISTERGUESTREQUEST']._serialized_start=1528
-  _globals['_REGISTERGUESTREQUEST']._serialized_end=1593
-  _globals['_REGISTERGUESTRESPONSE']._serialized_start=1595
-  _globals['_REGISTERGUESTRESPONSE']._serialized_end=1661
-  _globals['_UPDATEGUESTREQUEST']._serialized_start=1663
-  _globals['_UPDATEGUESTREQUEST']._serialized_end=1726
-  _globals['_UPDATEGUESTRESPONSE']._serialized_start=1728
-  _globals['_UPDATEGUESTRESPONSE']._serialized_end=1792
-  _globals['_DEREGISTERGUESTREQUEST']._serialized_start=1794
-  _globals['_DEREGISTERGUESTREQUEST']._serialized_end=1830
-  _globals['_DEREGISTERGUESTRESPONSE']._serialized_start=1832
-  _globals['_DEREGISTERGUESTRESPONSE']._serialized_end=1857
-  _globals['_FLEETSERVICE']._serialized_start=2109
-  _globals['_FLEETSERVICE']._serialized_end=2415
-  _globals['_DIRECTORYSERVICE']._serialized_start=2418
-  _globals['_DIRECTORYSERVICE']._serialized_end=2718
+  _globals['_REGISTERGUESTREQUEST']._serialized_start=1530
+  _globals['_REGISTERGUESTREQUEST']._serialized_end=1595
+  _globals['_REGISTERGUESTRESPONSE']._serialized_start=1597
+  _globals['_REGISTERGUESTRESPONSE']._serialized_end=1663
+  _globals['_UPDATEGUESTREQUEST']._serialized_start=1665
+  _globals['_UPDATEGUESTREQUEST']._serialized_end=1728
+  _globals['_UPDATEGUESTRESPONSE']._serialized_start=1730
+  _globals['_UPDATEGUESTRESPONSE']._serialized_end=1794
+  _globals['_DEREGISTERGUESTREQUEST']._serialized_start=1796
+  _globals['_DEREGISTERGUESTREQUEST']._serialized_end=1832
+  _globals['_DEREGISTERGUESTRESPONSE']._serialized_start=1834
+  _globals['_DEREGISTERGUESTRESPONSE']._serialized_end=1859
+  _globals['_FLEETSERVICE']._serialized_start=2111
+  _globals['_FLEETSERVICE']._serialized_end=2417
+  _globals['_DIRECTORYSERVICE']._serialized_start=2420
+  _globals['_DIRECTORYSERVICE']._serialized_end=2720
 # @@protoc_insertion_point(module_scope)

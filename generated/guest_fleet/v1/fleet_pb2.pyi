@@ -332,23 +332,23 @@ Global___CollectGpuInfoRequest: _TypeAlias = CollectGpuInfoRequest  # noqa: Y015
 
 @_typing.final
 class CollectGpuInfoResponse(_message.Message):
-    """One guest's outcome; every selected guest comes exactly once, as its answer comes."""
+    """The outcomes that came since the last message, never none; every selected guest comes exactly once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    GUEST_FIELD_NUMBER: _builtins.int
+    GUESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def guest(self) -> Global___GuestGpuInfo:
-        """The outcome."""
+    def guests(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuestGpuInfo]:
+        """The outcomes, in the order in which they came."""
 
     def __init__(
         self,
         *,
-        guest: Global___GuestGpuInfo | None = ...,
+        guests: _abc.Iterable[Global___GuestGpuInfo] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["guest", b"guest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["guest", b"guest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["guests", b"guests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -386,23 +386,23 @@ Global___WatchGpuInfoRequest: _TypeAlias = WatchGpuInfoRequest  # noqa: Y015
 
 @_typing.final
 class WatchGpuInfoResponse(_message.Message):
-    """One guest's outcome; a slow reader misses older ones, never the newest."""
+    """The outcomes that came since the last message, never none; a slow reader misses older ones, never the newest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    GUEST_FIELD_NUMBER: _builtins.int
+    GUESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def guest(self) -> Global___GuestGpuInfo:
-        """The outcome."""
+    def guests(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuestGpuInfo]:
+        """The outcomes, each guest once, in the order in which they came."""
 
     def __init__(
         self,
         *,
-        guest: Global___GuestGpuInfo | None = ...,
+        guests: _abc.Iterable[Global___GuestGpuInfo] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["guest", b"guest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["guest", b"guest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["guests", b"guests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

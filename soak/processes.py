@@ -1,0 +1,78 @@
+"""What processes hold, read from /proc: memory, descriptors, threads, children, zombies. It reads and judges nothing.
+
+Source: proc(5).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one process held at one moment; `zombies` are children that ended and were not waited for."""
+
+    resident_bytes: int
+    descriptors: int
+    threads: int
+    children: int
+    zombies: int
+
+
+def read_holding(pid: int) -> Holding | None:
+    """What process `pid` holds; None when it is gone, which it may be at any moment."""
+    process = PROC / str(pid)
+    try:
+        resident = int((process / "statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
+        descriptors = sum(1 for _ in (process / "fd").iterdir())
+        threads = sum(1 for _ in (process / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    states = [state_of(child) for child in children_of(pid)]
+    return Holding(resident, descriptors, threads, sum(state is not None for state in states), states.count("Z"))
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of all threads of process `pid`, zombies included; none when it is gone."""
+    found: list[int] = []
+    for task in _entries(PROC / str(pid) / "task"):
+        try:
+            found += map(int, (task / "children").read_text(encoding="ascii").split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def state_of(pid: int) -> str | None:
+    """The letter of the process's state (R, S, D, T, Z); None when it is gone."""
+    try:
+        # Its name stands in brackets and may hold anything, brackets as well.
+        return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def processes_about(folder: Path) -> dict[int, list[str]]:
+    """All processes whose command line names something in `folder`, by pid, zombies left out (they have no command line)."""
+    found = {}
+    for process in _entries(PROC):
+        if process.name.isdecimal():
+            try:
+                words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if any(f"{folder}/" in word for word in words):
+                found[int(process.name)] = words
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []

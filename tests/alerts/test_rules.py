@@ -1,0 +1,108 @@
+"""The shipped rules: Prometheus takes them, each alert fires and stays silent where it should, and each has its page of the runbook.
+
+That a case notices a broken rule is tried out on each of them: one that never fires and one that always does must both be caught.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.alerts.deployed import CASES, PROMETHEUS_OWN, RULES, RUNBOOK, alerts, exported, names_in, recorded, rules
+
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="missing: promtool (Debian package prometheus)")
+# Of the proxy itself: there is no guest that could be scraped without it.
+OF_THE_PROXY = {"GuestscopeProxyDown", "GuestscopeProxyOverloaded", "GuestscopeDirectoryRefused"}
+NEVER, ALWAYS = "vector(0) > 1", 'label_replace(vector(1), "instance", "nobody", "", "")'
+# A second of work; the machine may be busy with other tests.
+BOUND_SECONDS = 100
+
+
+def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    assert PROMTOOL is not None
+    return subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=BOUND_SECONDS)
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules() -> None:
+    done = promtool("check", "rules", RULES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules())} rules found" in done.stdout
+
+
+@needs_promtool
+def test_each_case_of_the_rules_comes_out_as_written() -> None:
+    done = promtool("test", "rules", CASES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _expected() -> list[tuple[str, list[dict[str, str]]]]:
+    """Alert, and the labels of those that a case expects; none in a silent one."""
+    found = []
+    for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]:
+        for moment in case.get("alert_rule_test", []):
+            found.append((moment["alertname"], [alert["exp_labels"] for alert in moment.get("exp_alerts", [])]))
+    return found
+
+
+@pytest.mark.parametrize("name", alerts())
+def test_an_alert_has_a_silent_case_and_fires_for_a_guest_itself_and_one_behind_a_proxy(name: str) -> None:
+    cases = [labels for alert, labels in _expected() if alert == name]
+    assert [] in cases
+    fired = [labels for case in cases for labels in case]
+    assert fired
+    if name not in OF_THE_PROXY:
+        assert {"vm_id" in labels for labels in fired} == {True, False}
+
+
+def _cases_with(folder: Path, name: str, expression: str) -> subprocess.CompletedProcess[str]:
+    """The cases, run against rules of which the one called `name` has another expression."""
+    tree = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    [rule] = [rule for group in tree["groups"] for rule in group["rules"] if name in (rule.get("alert"), rule.get("record"))]
+    rule["expr"] = expression
+    (folder / RULES.name).write_text(yaml.safe_dump(tree), encoding="utf-8")
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    cases["rule_files"] = [RULES.name]
+    (folder / CASES.name).write_text(yaml.safe_dump(cases), encoding="utf-8")
+    return promtool("test", "rules", folder / CASES.name)
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", [*alerts(), *sorted(recorded())])
+def test_a_rule_that_never_says_anything_is_noticed(tmp_path: Path, name: str) -> None:
+    done = _cases_with(tmp_path, name, NEVER)
+    assert done.returncode != 0
+    assert "FAILED" in done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", alerts())
+def test_an_alert_that_always_fires_is_noticed(tmp_path: Path, name: str) -> None:
+    done = _cases_with(tmp_path, name, ALWAYS)
+    assert done.returncode != 0
+    assert f"alertname: {name}" in done.stdout + done.stderr
+
+
+def test_each_rule_asks_for_series_that_exist() -> None:
+    known = exported() | recorded() | PROMETHEUS_OWN
+    assert {(rule.get("alert"), name) for rule in rules() for name in names_in(rule["expr"]) if name not in known} == set()
+    assert names_in('sum by (a) (rate(one{x="two"}[5m])) > on (b) three:four and up') == {"one", "three:four", "up"}
+
+
+def test_each_alert_has_its_page_of_the_runbook_and_leads_there() -> None:
+    headings = re.findall(r"^## (Guestscope\w+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings == list(alerts()), "the same ones, in the same order"
+    for name, rule in alerts().items():
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+
+
+def test_no_rule_turns_absent_into_zero() -> None:
+    for rule in rules():
+        assert not re.search(r"or\s+(on\s*\(\)\s*)?vector\(|absent", rule["expr"]), rule

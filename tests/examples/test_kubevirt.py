@@ -1,0 +1,37 @@
+"""What of KubeVirt's example can be judged without a cluster: that it is YAML of the shape that KubeVirt documents."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import yaml
+
+from guest_transport.settings import read_settings
+from tests.examples.readme import EXAMPLES
+from vmm_proxy.config import GuestSettings
+
+FOLDER = EXAMPLES / "kubevirt"
+
+
+def test_the_vm_has_a_vsock_device_where_kubevirt_looks_for_it_and_no_volume_is_missing() -> None:
+    vm = yaml.safe_load((FOLDER / "vm.yaml").read_text(encoding="utf-8"))
+    assert (vm["apiVersion"], vm["kind"]) == ("kubevirt.io/v1", "VirtualMachine")
+    spec = vm["spec"]["template"]["spec"]
+    assert spec["domain"]["devices"]["autoattachVSOCK"] is True
+    assert {disk["name"] for disk in spec["domain"]["devices"]["disks"]} == {volume["name"] for volume in spec["volumes"]}
+
+
+def test_the_patch_names_the_gate_that_vsock_is_behind() -> None:
+    patch = yaml.safe_load((FOLDER / "kubevirt.yaml").read_text(encoding="utf-8"))
+    assert patch == {"spec": {"configuration": {"developerConfiguration": {"featureGates": ["VSOCK"]}}}}
+
+
+def test_the_guests_file_is_of_the_vm_and_says_where_its_cid_comes_from() -> None:
+    vm = yaml.safe_load((FOLDER / "vm.yaml").read_text(encoding="utf-8"))
+    file = FOLDER / "guests.d" / f"{vm['metadata']['name']}.toml"
+    guest = read_settings(file, GuestSettings)
+    cid = re.fullmatch(r"vsock:(\d+):8000", guest.address)
+    assert cid
+    assert f"{cid[1]} is .status.VSOCKCID" in file.read_text(encoding="utf-8")
+    assert json.dumps(guest.labels) == '{"namespace": "default"}'

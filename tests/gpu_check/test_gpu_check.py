@@ -1,0 +1,158 @@
+"""The script for a machine with a GPU, on a scripted library and a /sys tree: it passes what works and fails what does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_check.yardstick import HERE
+from tests.inventory.sys_tree import SysTree
+from tests.nvml_library.fixture import ScriptedNvml, nvml_header_folder
+
+MakeNvml = Callable[..., ScriptedNvml]
+CARDS = "cards 2\n"
+BROKEN_INIT = f"{CARDS}nvmlInit_v2 - * return 9\n"
+NO_MEMORY = f"{CARDS}nvmlDeviceGetMemoryInfo_v2 1 * return 3\nnvmlDeviceGetMemoryInfo 1 * return 3\n"
+
+
+class Rented:
+    """A machine with two cards, as the script's options describe it."""
+
+    def __init__(self, folder: Path, library: Path) -> None:
+        self.folder = folder
+        self.sysfs = SysTree(folder / "sys")
+        self.library = library
+        self.nvidia_smi = folder / "nvidia-smi"
+        for address in ("0000:01:00.0", "0000:02:00.0"):
+            self.sysfs.add(address, driver="nvidia")
+        self.sysfs.load_module()
+
+    def says(self, **changed: float) -> None:
+        """What nvidia-smi prints: the values of the collector, and `changed` ones."""
+        command = [sys.executable, "-m", "guest_service", "gpu-info", "--nvml-library", str(self.library)]
+        sample = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        rows = []
+        for card in sample["gpus"]:
+            row = {
+                "utilization": card["utilization_gpu"],
+                "temperature": card["temperature_c"],
+                "power": card["power_usage_mw"] / 1000,
+                "used": card["memory_used_bytes"] // 2**20,
+                "total": card["memory_total_bytes"] // 2**20,
+            } | changed
+            rows.append(", ".join([card["uuid"], *(str(value) for value in row.values())]))
+        self.nvidia_smi.write_text("#!/bin/sh\ncat <<END\n" + "\n".join(rows) + "\nEND\n")
+        self.nvidia_smi.chmod(0o755)
+
+    def checked(self, *only: str) -> tuple[int, dict[str, dict[str, object]]]:
+        """The exit status, and the results by name."""
+        report = self.folder / "report.json"
+        command = [sys.executable, "-m", "gpu_check", "--json", str(report), "--sysfs", str(self.sysfs.root)]
+        command += ["--nvml-library", str(self.library), "--nvidia-smi", str(self.nvidia_smi), "--gap", "0.5", "--runs", "1"]
+        done = subprocess.run([*command, *(f"--only={name}" for name in only)], capture_output=True, text=True, timeout=200)
+        assert report.exists(), done.stdout + done.stderr
+        tree = json.loads(report.read_text())
+        assert tree["machine"]["library"] == str(self.library)
+        assert all(result["name"] in done.stdout for result in tree["results"])
+        return done.returncode, {result["name"]: result for result in tree["results"]}
+
+
+@pytest.fixture
+def rented(tmp_path: Path, scripted_nvml: MakeNvml) -> Callable[[str], Rented]:
+    """Makes the machine whose driver follows a script."""
+    return lambda script: Rented(tmp_path / "machine", scripted_nvml(script).path)
+
+
+@pytest.mark.timeout(240)
+def test_a_machine_that_works_passes_every_check(rented: Callable[[str], Rented]) -> None:
+    machine = rented(f"{CARDS}nvmlInit_v2 - * sleep 90\n")
+    machine.says()
+    status, results = machine.checked()
+    assert {name: result["seen"] for name, result in results.items() if result["verdict"] != "passed"} == {}
+    assert status == 0
+    assert list(results) == [
+        *("collector", "proxy", "metrics", "no-gpu", "nothing-held", "late-driver", "hung-collector", "steady", "nvidia-smi"),
+        *("ratio", "at-once", "confidential"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "words"),
+    [
+        ("proxy", BROKEN_INIT, "GpuInfo:"),
+        ("metrics", BROKEN_INIT, "GpuInfo:"),
+        ("nothing-held", BROKEN_INIT, "GpuInfo:"),
+        ("late-driver", BROKEN_INIT, "instead of cards"),
+        ("hung-collector", BROKEN_INIT, "GpuInfo:"),
+        ("steady", NO_MEMORY, "1 of 2 cards"),
+        ("ratio", BROKEN_INIT, "failed"),
+        ("at-once", BROKEN_INIT, "of 8 failed"),
+        ("confidential", BROKEN_INIT, "NVML"),
+    ],
+)
+def test_a_driver_that_does_not_work_fails_the_check_that_is_about_it(
+    rented: Callable[[str], Rented], name: str, script: str, words: str
+) -> None:
+    status, results = rented(script).checked(name)
+    assert (status, results[name]["verdict"]) == (1, "failed"), results
+    assert words in str(results[name]["seen"])
+
+
+def test_a_card_of_the_bus_that_the_driver_does_not_show_fails_the_collectors_check(rented: Callable[[str], Rented]) -> None:
+    machine = rented(CARDS)
+    machine.sysfs.add("0000:03:00.0")
+    status, results = machine.checked("collector")
+    assert status == 1
+    assert results["collector"]["seen"] == "3 NVIDIA cards on the PCI bus, 2 of the driver"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("temperature", 99), ("power", 699), ("used", 90_000), ("total", 81559), ("utilization", 77)]
+)
+def test_a_dashboard_that_differs_from_nvidia_smi_fails_and_says_in_what(
+    rented: Callable[[str], Rented], field: str, value: float
+) -> None:
+    machine = rented(CARDS)
+    machine.says(**{field: value})
+    status, results = machine.checked("nvidia-smi")
+    assert status == 1
+    assert field in str(results["nvidia-smi"]["seen"])
+
+
+def test_a_machine_without_a_library_skips_what_needs_its_file(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    only = ("--only=ratio", "--only=late-driver")
+    subprocess.run([sys.executable, "-m", "gpu_check", "--json", str(report), *only], check=False, timeout=60)
+    results = json.loads(report.read_text())["results"]
+    assert [result["verdict"] for result in results] == ["skipped", "skipped"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("nvmlPciInfo_t", ["domain", "pciDeviceId", "busId"]),
+        ("nvmlUtilization_t", ["gpu", "memory"]),
+        ("nvmlMemory_v2_t", ["version", "total", "reserved", "free", "used"]),
+        ("nvmlSystemConfComputeSettings_t", ["version", "environment", "ccFeature", "devToolsMode"]),
+    ],
+)
+def test_the_few_declarations_are_laid_out_as_nvidias(tmp_path: Path, kind: str, fields: list[str]) -> None:
+    values = ", ".join([f"sizeof({kind})", *(f"offsetof({kind}, {field})" for field in fields)])
+    versions = "nvmlMemory_v2, nvmlSystemConfComputeSettings_v1"
+    source = tmp_path / "layout.c"
+    source.write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n#include HEADER\n"
+        f"int main(void) {{ size_t all[] = {{{values}, {versions}}};\n"
+        'for (size_t i = 0; i < sizeof all / sizeof *all; i++) printf("%zu ", all[i]); return 0; }\n'
+    )
+    seen = []
+    for header in (HERE / "nvml_few.h", nvml_header_folder() / "nvml.h"):
+        program = tmp_path / header.stem
+        subprocess.run(["gcc", f'-DHEADER="{header}"', str(source), "-o", str(program)], check=True)
+        seen.append(subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout)
+    assert seen[0] == seen[1]

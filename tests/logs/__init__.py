@@ -1,0 +1,1 @@
+"""What both servers write to their logs, seen from outside."""

@@ -1,0 +1,220 @@
+"""Calls that share one, and the places that callers and calls take, against guests on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from guest_api import guest_api_pb2
+from tests.proxy.raw_guest import Stream, raw_guest
+from tests.proxy.running import Proxy
+from vmm_proxy.contract_methods import proxied_methods
+from vmm_proxy.guest_outcome import GPU_INFO
+from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
+from vmm_proxy.statuses import CallError
+
+
+async def silence(stream: Stream) -> None:
+    await stream.reset.wait()
+
+
+async def no_gpu(stream: Stream) -> None:
+    await stream.answer(b"")
+
+
+async def test_identical_calls_share_one_and_each_gets_the_answer(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+    reply = guest_api_pb2.GpuInfoResponse(sample_age_ms=7).SerializeToString()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(reply, [("x-request-id", "r1")])
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        calls = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(64)]
+        await asyncio.wait_for(guest.called.wait(), 5)
+        while proxy.upstreams.reach("vm1").callers < 64:
+            await asyncio.sleep(0)
+        hold.set()
+        assert [answer.sample_age_ms for answer in await asyncio.gather(*calls)] == [7] * 64
+        assert len(guest.requests) == 1
+        await proxy.gpu_info("vm1")
+        assert len(guest.requests) == 2, "an answer that was given is not given again"
+
+
+async def test_one_callers_cancellation_leaves_the_shared_call_to_the_others(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(b"")
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
+        await asyncio.wait_for(guest.called.wait(), 5)
+        second = asyncio.create_task(proxy.gpu_info("vm1"))
+        while proxy.upstreams.reach("vm1").callers < 2:
+            await asyncio.sleep(0)
+        first.cancel()
+        while proxy.upstreams.reach("vm1").callers > 1:
+            await asyncio.sleep(0)
+        hold.set()
+        assert await second == guest_api_pb2.GpuInfoResponse()
+        assert len(guest.requests) <= 2, "who is left asks together"
+
+
+async def test_the_caller_that_began_a_shared_call_leaves_and_all_others_share_the_next(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+
+    async def when_told(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(b"")
+
+    async with raw_guest(str(sockets / "g"), when_told) as guest:
+        proxy.add("vm1", guest.address)
+        first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
+        await asyncio.wait_for(guest.called.wait(), 5)
+        others = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(20)]
+        while proxy.upstreams.reach("vm1").callers < 21:
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(guest.requests[0].reset.wait(), 5)
+        while len(guest.requests) < 2:
+            await asyncio.sleep(0)
+        hold.set()
+        assert await asyncio.gather(*others) == [guest_api_pb2.GpuInfoResponse()] * 20
+        assert len(guest.requests) == 2
+
+
+async def test_a_caller_with_time_left_outlives_the_shared_call_of_a_hasty_one(proxy: Proxy, sockets: Path) -> None:
+    async def silent_to_the_first(stream: Stream) -> None:
+        await (silence(stream) if len(guest.requests) == 1 else no_gpu(stream))
+
+    async with raw_guest(str(sockets / "g"), silent_to_the_first) as guest:
+        proxy.add("vm1", guest.address)
+        hasty = asyncio.create_task(proxy.failure("vm1", timeout=0.4))
+        await asyncio.wait_for(guest.called.wait(), 5)
+        assert await proxy.gpu_info("vm1", timeout=10) == guest_api_pb2.GpuInfoResponse()
+        assert (await hasty).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_hasty_caller_of_a_shared_call_is_not_held_beyond_its_deadline(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        patient = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30)
+        await asyncio.wait_for(guest.called.wait(), 5)
+        with pytest.raises(CallError) as caught:
+            await proxy.upstreams.reach("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 0.3)
+        assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert len(guest.requests) == 1
+        patient.cancel()
+
+
+async def test_calls_with_metadata_that_differs_and_shutdowns_are_not_shared(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        guest_id = guest_api_pb2.Id(id="vm1")
+        calls: list[grpc.aio.Call] = [
+            proxy.api.GpuInfo(guest_id, timeout=30),
+            proxy.api.GpuInfo(guest_id, timeout=30, metadata=(("cache-control", "max-age=0"),)),
+            proxy.api.Shutdown(guest_id, timeout=30),
+            proxy.api.Shutdown(guest_id, timeout=30),
+        ]
+        while len(guest.requests) < 4:
+            await asyncio.sleep(0.01)
+        for call in calls:
+            call.cancel()
+
+
+async def test_a_fifth_call_to_one_guest_is_refused_with_a_time_to_come_back_and_others_are_served(
+    proxy: Proxy, sockets: Path
+) -> None:
+    async with (
+        raw_guest(str(sockets / "g"), silence) as guest,
+        raw_guest(str(sockets / "h"), no_gpu) as healthy,
+    ):
+        proxy.add("vm1", guest.address)
+        proxy.add("vm2", healthy.address)
+        calls = [proxy.api.Shutdown(guest_api_pb2.Id(id="vm1"), timeout=30) for _ in range(GUEST_CALLS)]
+        while len(guest.requests) < GUEST_CALLS:
+            await asyncio.sleep(0.01)
+        error = await proxy.failure("vm1", "Shutdown")
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert retry_delay_seconds(error) == 1
+        assert await proxy.gpu_info("vm2") == guest_api_pb2.GpuInfoResponse()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*(stream.reset.wait() for stream in guest.requests))
+        proxy.directory.remove("vm1")
+
+
+async def test_what_the_proxy_asks_for_its_pages_and_lists_takes_no_place_of_a_guests_callers(
+    proxy: Proxy, sockets: Path
+) -> None:
+    reading = [method for method in proxied_methods() if method.only_reads]
+    guest_id = guest_api_pb2.Id(id="vm1")
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        upstream, ends = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().time() + 30
+        questions = [upstream.ask(method, (), ends, lambda _: None, for_fleet=True) for method in reading]
+        calls = [proxy.api.Shutdown(guest_id, timeout=30) for _ in range(GUEST_CALLS)]
+        async with asyncio.timeout(10):
+            while len(guest.requests) < len(reading) + GUEST_CALLS:
+                await asyncio.sleep(0.01)
+        assert (await proxy.failure("vm1", "Shutdown")).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # With metadata of a caller's choice there could be any number, so those take places also where a fleet stream asks.
+        with pytest.raises(CallError, match="4 calls are in progress"):
+            upstream.ask(GPU_INFO, (("cache-control", "max-age=7"),), ends, lambda _: None, for_fleet=True)
+        for question in questions:
+            question.leave()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*(stream.reset.wait() for stream in guest.requests))
+        # Every place is there again, and none that was never taken was given back.
+        again = [proxy.api.Shutdown(guest_id, timeout=30) for _ in range(GUEST_CALLS)]
+        async with asyncio.timeout(10):
+            while len(guest.requests) < len(reading) + 2 * GUEST_CALLS:
+                await asyncio.sleep(0.01)
+        assert (await proxy.failure("vm1", "Shutdown")).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in again:
+            call.cancel()
+
+
+def retry_delay_seconds(error: grpc.aio.AioRpcError) -> float:
+    from google.rpc import error_details_pb2, status_pb2
+
+    details = dict(error.trailing_metadata())["grpc-status-details-bin"]
+    assert isinstance(details, bytes)
+    status = status_pb2.Status.FromString(details)
+    assert status.message == error.details()
+    retry = error_details_pb2.RetryInfo()
+    assert status.details[0].Unpack(retry)
+    return float(retry.retry_delay.ToTimedelta().total_seconds())
+
+
+async def test_callers_beyond_the_limit_of_one_guest_are_refused_at_once(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        calls = [proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30) for _ in range(GUEST_CALLERS)]
+        while proxy.upstreams.reach("vm1").callers < GUEST_CALLERS:
+            await asyncio.sleep(0.01)
+        error = await proxy.failure("vm1")
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in calls:
+            call.cancel()
+
+
+def test_places_are_refused_when_all_are_taken_and_free_when_given_back() -> None:
+    slots = Slots(PROXY_CALLS, "the proxy")
+    for _ in range(PROXY_CALLS):
+        slots.take()
+    with pytest.raises(CallError) as caught:
+        slots.take()
+    assert caught.value.retry_after_seconds is not None
+    slots.give_back()
+    slots.take()

@@ -1,0 +1,54 @@
+"""What the last calls to a guest say of its reach. It is data that outlives the guest's line, for the fleet's list and figures; nothing is
+asked here, and nothing decided by it."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import dataclass
+
+from guest_api import guest_api_pb2
+from guest_transport.steady_faults import about
+from vmm_proxy.flight import Answer, Outcome
+from vmm_proxy.statuses import CallError, plain
+
+log = logging.getLogger(__name__)
+
+# A version is some ten characters; a guest chooses it.
+VERSION_LIMIT_BYTES = 64
+
+
+class Reach(enum.Enum):
+    """What the last call to a guest says."""
+
+    UNKNOWN = "unknown"
+    SERVING = "serving"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(slots=True)
+class Contact:
+    """The last known of a guest: whether the last call reached it, when it was last tried and last answered (epoch seconds)."""
+
+    reach: Reach = Reach.UNKNOWN
+    answered_at: float | None = None
+    tried_at: float | None = None
+    agent_version: str = ""
+    # Whether Info was asked for on the proxy's own account.
+    looked: bool = False
+
+    def note(self, guest_id: str, outcome: Outcome, now: float) -> None:
+        """A call ended with `outcome` at `now` (epoch seconds); a guest that comes or goes is one line in the log."""
+        answered = isinstance(outcome, Answer) or outcome.answered
+        self.tried_at = now
+        if answered:
+            self.answered_at = now
+        reach = Reach.SERVING if answered else Reach.UNREACHABLE
+        if reach is not self.reach:
+            if isinstance(outcome, CallError) and not answered:
+                log.warning("%s", outcome.text, extra=about(guest_id))
+            else:
+                log.info("guest %s: answers", guest_id)
+            self.reach = reach
+        if isinstance(outcome, Answer) and isinstance(outcome.message, guest_api_pb2.GuestInfo):
+            self.agent_version = plain(outcome.message.version, VERSION_LIMIT_BYTES)

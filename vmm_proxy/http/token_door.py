@@ -1,0 +1,117 @@
+"""In front of the pages where `http.need_token` is set: whoever wants one shows a token of access.token_file, as for gRPC.
+
+Prometheus sends it as a bearer token, a browser as the password of any user (HTTP Basic), which it asks for by itself. Pages show all
+guests, so a token that is for some of them only is refused: leaving the others out of the page would be a second place that decides who
+sees whom. /healthz and /readyz stay open, as health does over gRPC. It fails closed.
+
+Rejected: sessions with cookies (state, and a form to forge), and roles by Unix user on http.listen = "unix:…" (the folder and mode 0660
+decide there already).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from http import HTTPStatus
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from guest_transport.peers import UnixPeer
+from guest_transport.steady_faults import about
+from vmm_proxy.policy.access import Access
+from vmm_proxy.policy.shown import Shown
+from vmm_proxy.policy.tokens import token_sha256, valid_token
+from vmm_proxy.statuses import CallError
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+_CHALLENGE = {"www-authenticate": 'Basic realm="vmm-proxy: any user, and a token as the password", charset="UTF-8", Bearer'}
+
+
+class RefusedError(Exception):
+    """The page is not shown; `status` and one line why."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class TokenDoor:
+    """`app` behind the tokens that `access` knows; a token that is taken away ends what streams with it."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            shown = _shown(scope)
+            self._require_all_guests(shown)
+        except RefusedError as refusal:
+            client = scope["client"][0] if scope.get("client") else "unix"
+            log.warning("a page for %s refused: %s", client, refusal, extra=about(f"{client} {refusal}"))
+            headers = _CHALLENGE if refusal.status is HTTPStatus.UNAUTHORIZED else None
+            await PlainTextResponse(f"{refusal}\n", refusal.status, headers)(scope, receive, send)
+            return
+        await self._app(scope, receive, self._sending(shown, send))
+
+    def _sending(self, shown: Shown, send: Send) -> Send:
+        version, ended = self._access.version, False
+
+        async def send_if_still_allowed(message: Message) -> None:
+            nonlocal version, ended
+            if ended:
+                return
+            if version != self._access.version:
+                version = self._access.version
+                try:
+                    self._require_all_guests(shown)
+                except RefusedError:
+                    ended = message["type"] == "http.response.body"
+            if ended:
+                # The end of the body; the app hears that its reader has left.
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            await send(message)
+
+        return send_if_still_allowed
+
+    def _require_all_guests(self, shown: Shown) -> None:
+        try:
+            caller = self._access.judge(shown)
+        except CallError as error:
+            raise RefusedError(HTTPStatus.UNAUTHORIZED, error.text) from error
+        if not any(not grant.labels for grant in caller.grants):
+            text = f"{caller.name} is for some guests only, and pages show them all; ask over gRPC"
+            raise RefusedError(HTTPStatus.FORBIDDEN, text)
+
+
+def _shown(scope: Scope) -> Shown:
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    token = _token(values[0].decode("latin-1")) if len(values) == 1 else None
+    if token is None or not valid_token(token):
+        reason = "show one token: authorization: Bearer TOKEN, or any user with the token as the password"
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, reason)
+    # A token is judged by itself, whoever brings it.
+    return Shown(UnixPeer(), token_sha256=token_sha256(token))
+
+
+def _token(authorization: str) -> str | None:
+    """The token in an Authorization header (RFC 6750; RFC 7617: the password)."""
+    scheme, _, rest = authorization.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return rest.strip()
+        case "basic":
+            try:
+                return base64.b64decode(rest.strip(), validate=True).decode("ascii").partition(":")[2]
+            except (binascii.Error, UnicodeDecodeError):
+                return None
+    return None
