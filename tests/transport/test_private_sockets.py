@@ -15,19 +15,14 @@ from guest_transport import unix_sockets
 from guest_transport.addresses import UnixAddress
 from guest_transport.errors import ListenError
 from guest_transport.one_connection import OneConnection
-
-
-def test_without_a_place_for_temporary_files_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(ListenError, match=f"{tmp_path}/nowhere: cannot make a private folder for sockets: No such file"):
-        unix_sockets.PrivateFolder()
+from guest_transport.private_folder import PrivateFolder
 
 
 def test_a_place_that_is_too_deep_for_a_socket_is_named_with_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    folder = unix_sockets.PrivateFolder()
+    folder = PrivateFolder()
     try:
         with pytest.raises(ListenError, match="too long for a socket; set TMPDIR to a shorter path"):
             folder.file("s")

@@ -131,7 +131,7 @@ async def _served_once(gpus: GpuInfoResponse, text: str) -> Pages:
         upstreams=cast(Upstreams, _Guests({"vm-loud": loud, "vm-calm": calm})),
         calls=CallCounts(),
         dashboard=_dashboard(),
-        refused_entries=lambda: 0,
+        sources=dict,
         ready=lambda: True,
         stopping=server.stopping,
     )

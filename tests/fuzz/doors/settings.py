@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from vmm_proxy.guest_folder import FolderReader
 
 # One line of a terminal's window is 200 characters; a message quotes keys and values cut to this in all.
 MESSAGE_LIMIT = 1000
+# What the contract allows as a guest's id: nothing in it leaves a file name, a log line or a label.
+GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def _reading(name: str, read: Callable[[Path], object], refusal: type[Exception] = SettingsError) -> Callable[[bytes], None]:
@@ -67,6 +70,7 @@ def _proxy(file: Path) -> None:
     setup = read_setup(file)
     assert setup.listen
     assert len({guest.id for guest in setup.guests}) == len(setup.guests)
+    assert all(GUEST_ID.fullmatch(guest.id) for guest in setup.guests)
 
 
 def _guest(file: Path) -> None:
@@ -77,6 +81,7 @@ def _guest(file: Path) -> None:
     if isinstance(what, SettingsError):
         raise what
     assert isinstance(what, GuestEntry)
+    assert GUEST_ID.fullmatch(what.id), what.id
     assert len(what.gpus) <= 64
     assert all(value.isprintable() for value in what.labels.values())
 
