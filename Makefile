@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check metrics-reference lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
+.PHONY: help demo test check proto proto-check reference metrics-reference docs lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
   fuzz coverage soak kills bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo 'make gpu-check      on a machine with a real NVIDIA GPU: what must work there, as a table and gpu-check.json'
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
+	@echo 'make docs           the site in build/site, every warning and dead link an error; reference: the pages that are generated'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
 	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet, -fleet-metrics: one of them'
@@ -80,7 +81,7 @@ coverage: $(READY)
 gpu-check: $(READY)
 	$(BIN)/python -m gpu_check --json gpu-check.json $(ARGS)
 
-check: proto-check lint types test
+check: proto-check lint types docs test
 
 proto: $(READY)
 	$(BIN)/python tools/contract.py generate
@@ -88,9 +89,23 @@ proto: $(READY)
 proto-check: $(READY)
 	$(BIN)/python tools/contract.py check
 
-# docs/metrics.md from the table of metrics.
+# The pages that are generated: commands, configuration, contract, metrics.
+reference: $(READY)
+	$(BIN)/python -m tools.references
+
+# docs/metrics.md alone, from the table of metrics.
 metrics-reference: $(READY)
 	$(BIN)/python -m tools.metrics_reference
+
+# The site, from the Markdown pages; it loads nothing from elsewhere and can be opened from a folder.
+docs: $(VENV)/.docs-ready
+	rm -rf build/site
+	$(BIN)/python -m sphinx -b html -c docs/site -d build/site-trees --fail-on-warning --keep-going --nitpicky --fresh-env --quiet . build/site
+	$(BIN)/python -m tools.site_check build/site
+
+$(VENV)/.docs-ready: $(READY) requirements/docs.lock.txt
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/docs.lock.txt
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -145,7 +160,7 @@ kills: $(READY)
 	@$(BIN)/python -m soak.kills --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(OUT),-o $(OUT))
 
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
-# the oldest that is promised to work, and what only benchmarks and guided fuzzing need.
+# the oldest that is promised to work, and what only benchmarks, guided fuzzing and the site need.
 LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 UPGRADE ?= --upgrade
 lock: $(READY)
@@ -153,6 +168,7 @@ lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/runtime.lock.txt
 	$(BIN)/uv pip compile --group bench $(LOCKED) $(UPGRADE) -o requirements/bench.lock.txt
 	$(BIN)/uv pip compile --group fuzz $(LOCKED) $(UPGRADE) -o requirements/fuzz.lock.txt
+	$(BIN)/uv pip compile --group docs --constraint requirements/dev.lock.txt $(LOCKED) $(UPGRADE) -o requirements/docs.lock.txt
 	$(BIN)/python -m tools.floors
 
 # Wheel and sdist in dist/; two builds of one commit are the same to the byte.

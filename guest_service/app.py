@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from guest_service.api import GuestApi
-from guest_service.config import GuestConfig, grpc_addresses, http_address
+from guest_service.config import GuestConfig, grpc_addresses, http_address, needs_restart
 from guest_service.host_facts.containers import ENGINE_SOCKETS, ContainerEngine
 from guest_service.host_facts.errors import PartLog
 from guest_service.host_facts.identity import Identity
@@ -38,6 +38,8 @@ from guest_transport.serving import GrpcServer
 from guest_transport.serving import run as run_server
 from guest_transport.socket_activation import take_sockets
 from guest_transport.tls_settings import server_tls
+
+log = logging.getLogger(__name__)
 
 DISTRIBUTION = "guestscope"
 # As in deploy/systemd/guest-service-http.socket.
@@ -87,6 +89,8 @@ async def serve(
         fresh = await asyncio.to_thread(read_again)
         agent.settings.now = fresh
         logging.getLogger().setLevel(_level(fresh))
+        if needs_restart(config, fresh):
+            log.warning("what else was changed in the configuration needs a restart")
 
     async with contextlib.AsyncExitStack() as ending:
         ending.push_async_callback(agent.engine.close)

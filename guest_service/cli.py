@@ -46,11 +46,11 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 class _Doors(click.Group):
-    """The commands, of which boot-gate is imported only when it is opened or listed."""
+    """The commands, of which boot-gate and doctor are imported only when they are opened or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names."""
-        return sorted([*super().list_commands(ctx), "boot-gate"])
+        return sorted([*super().list_commands(ctx), "boot-gate", "doctor"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -58,10 +58,22 @@ class _Doors(click.Group):
             from guest_service.boot_gate.cli import boot_gate  # noqa: PLC0415 -- as the class says
 
             return boot_gate
+        if cmd_name == "doctor":
+            from guest_service.doctor.cli import doctor  # noqa: PLC0415 -- as the class says
+
+            return doctor
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=_Doors, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+_EPILOG = """COMMAND --help says more, the exit status included.
+
+\b
+Completion of commands and options, in ~/.bashrc (zsh_source and fish_source for other shells):
+  eval "$(_GUEST_SERVICE_COMPLETE=bash_source guest-service)"
+"""
+
+
+@click.group(cls=_Doors, no_args_is_help=False, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit."
 )
@@ -69,7 +81,7 @@ def doors() -> None:
     """The guest agent: shows this machine and its GPUs to the host."""
 
 
-@doors.command()
+@doors.command(short_help="Serve the guest's API until SIGTERM or SIGINT.")
 @click.option("--config", type=_PATH, metavar="FILE", help="Configuration (TOML); without it the defaults hold.")
 @click.option(
     "--grpc",
@@ -97,7 +109,13 @@ def serve(  # noqa: PLR0917 -- click passes options by name
     nvml_library: Path | None,
     log_format: Literal["text", "json"] | None,
 ) -> int:
-    """Serve the guest's API until SIGTERM or SIGINT."""
+    """Serve the guest's API until SIGTERM or SIGINT.
+
+    SIGHUP takes changes of http.public_… and log.level. Lines about what happens go to stderr, nothing to stdout.
+
+    Exit status: 0 ended by a signal, with the calls in flight finished; 1 an address cannot be listened on; 2 misuse, or a configuration
+    that is refused.
+    """
     from guest_service.config import Flags, load_config  # noqa: PLC0415 -- --help must not pay for it
 
     flags = Flags(
@@ -115,10 +133,13 @@ def serve(  # noqa: PLR0917 -- click passes options by name
     return run(settings, lambda: load_config(config, flags))
 
 
-@doors.command("check-config")
+@doors.command("check-config", short_help="Check a configuration as serve would; serve nothing.")
 @click.option("--config", type=_PATH, metavar="FILE", required=True, help="The configuration (TOML) to check.")
 def check_config(config: Path) -> int:
-    """Check a configuration as serve would; serve nothing."""
+    """Check a configuration as serve would; serve nothing.
+
+    Exit status: 0 serve would take it, 2 refused, with file, key and what is allowed on stderr.
+    """
     from guest_service.config import Flags, load_config  # noqa: PLC0415 -- --help must not pay for it
 
     settings = load_config(config, Flags())
@@ -129,22 +150,28 @@ def check_config(config: Path) -> int:
     return 0
 
 
-@doors.command("gpu-info", add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def gpu_info(arguments: tuple[str, ...]) -> int:
-    """Take one GPU sample and print it as a line of JSON."""
+# The collector reads these by itself, before this module is imported; they stand here for completion and for the list of commands.
+@doors.command("gpu-info", short_help="Take one GPU sample and print it as a line of JSON.")
+@click.option("--simulate", metavar="RACK", help="Sample a simulated rack: h200, h200x8, none, no-driver or a file.")
+@click.option("--nvml-library", metavar="FILE", help="Load NVML from exactly this file instead of libnvidia-ml.so.1.")
+def gpu_info(simulate: str | None, nvml_library: str | None) -> int:
+    """Take one GPU sample and print it as a line of JSON: the contract's GpuInfoResponse.
+
+    Exit status: 0 with a result ("no driver" is one), 1 stdout cannot be written, 2 misuse, or a rack that is refused.
+    """
     from guest_service.collector import gpu_info as collector  # noqa: PLC0415 -- normally answered before this module
 
-    return collector.main(list(arguments))
+    given = {"--simulate": simulate, "--nvml-library": nvml_library}
+    return collector.main([word for name, value in given.items() if value is not None for word in (name, value)])
 
 
-@doors.command()
+@doors.command(short_help="List the display devices on the PCI bus.")
 @click.option("--sysfs", type=_PATH, default=Path("/sys"), metavar="DIR", help="Root of sysfs (default /sys).")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer (default table).")
 def inventory(sysfs: Path, output: str) -> int:
     """List the display devices on the PCI bus.
 
-    Exit status 1 when the bus cannot be read.
+    Exit status: 0 listed, no device included; 1 the bus cannot be read; 2 misuse.
     """
     from guest_service.inventory import InventoryError, read_inventory  # noqa: PLC0415 -- --help must not pay for it
 

@@ -2,7 +2,7 @@
 
 Frozen and checked once, before anything starts: an unknown key, a wrong type, an impossible number or an address that does not parse is
 refused with file, key and what is allowed. Nothing here opens a device, a socket or another file than the configuration. Rejected:
-environment variables as a third place to look.
+environment variables as a third place to look. The comment above a key is what docs/configuration.md says of it.
 """
 
 from __future__ import annotations
@@ -28,65 +28,74 @@ InterfacePrefix = Annotated[str, msgspec.Meta(min_length=1, max_length=15)]
 class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[grpc]`."""
 
-    # The guest's own door: nothing outside the guest reaches the agent before its operator names an address (in a VM: vsock:any:8000).
+    # Where GuestApi is served: vsock:CID:PORT, unix:/path, HOST:PORT, [v6]:PORT. In a VM vsock:any:8000 is what its host's proxy dials. By
+    # default nothing outside the guest reaches the agent before its operator names an address.
     listen: tuple[str, ...] = ("unix:/run/guest-service/guest.sock",)
-    # Which machines a vsock listener lets in. 2 is the host; 1 is this machine itself (vsock(7)).
+    # Which machines a vsock listener lets in, by CID. 2 is the host; 1 is this machine itself (vsock(7)).
     vsock_cids: tuple[Annotated[int, msgspec.Meta(ge=0, lt=0xFFFFFFFF)], ...] = (2,)
 
 
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[http]`; what each switch shows, and to whom, stands in docs/security.md."""
 
-    # Loopback: the page tells about the tenant's machine. "off" turns it off.
+    # Where the pages and /metrics are served: HOST:PORT, [v6]:PORT, unix:/path, or "off". Loopback, because they tell about the tenant's
+    # machine.
     listen: str = "127.0.0.1:8090"
-    # All off: what the guest shows in public is chosen, never a default.
+    # Shows system and GPU facts, on /metrics and the dashboard. Off, as all four are: what the guest shows in public is chosen, never a
+    # default.
     public_sysinfo: bool = False
+    # Shows what containers wrote, on /logs/{container}.
     public_logs: bool = False
+    # Shows the measured boot (tcb_info), in the answer to Info as well.
     public_tcbinfo: bool = False
+    # Shows the list of containers on the dashboard, and on /metrics together with public_sysinfo.
     public_containers: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[gpu]`."""
 
-    # A sample takes some 0.1 s; every 5 s at most keeps it at 2 % of a core.
+    # How long a sample is served without a new one being taken; samples never come closer together. One takes some 0.1 s: every 5 s at
+    # most keeps it at 2 % of a core.
     sample_ttl_seconds: Seconds = 5.0
-    # A wedged driver must not be met with a loop of starts and kills.
+    # How long the driver is left alone after a sample that failed. A wedged driver must not be met with a loop of starts and kills.
     failure_backoff_seconds: Seconds = 30.0
-    # 100 times one measured sample of one card: enumeration grows with the number of cards.
+    # A sample that takes longer is killed. 100 times one measured sample of one card: enumeration grows with the number of cards.
     sample_timeout_seconds: Seconds = 10.0
     # "ahead" serves a steady scraper fresh samples at no more cost; "lazy" samples only when asked.
     refresh: Literal["ahead", "lazy"] = "ahead"
-    # Unset: the loader finds libnvidia-ml.so.1.
+    # Load NVML from exactly this file. Unset: the loader finds libnvidia-ml.so.1.
     nvml_library: AbsolutePath | None = None
-    # A rack's name or file: no GPU is looked for.
+    # Show the cards of a rack (docs/simulator.md) in place of the machine's: its name, h200, h200x8, none or no-driver, or its file.
     simulate: Annotated[str, msgspec.Meta(min_length=1)] | None = None
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[host]`."""
 
+    # Where sysfs is mounted; another place is for tests and containers.
     sysfs_root: AbsolutePath = "/sys"
+    # Where procfs is mounted.
     procfs_root: AbsolutePath = "/proc"
-    # Mount points. The root always exists; other mounts may be the tenant's own affair.
+    # Mount points whose sizes are shown. The root always exists; other mounts may be the tenant's own affair.
     data_disks: tuple[AbsolutePath, ...] = ("/",)
-    # Interfaces beside eth*, en* and wg*; bridges and veths of containers stay private.
+    # First letters of interfaces that are shown beside eth*, en* and wg*; bridges and veths of containers stay private.
     extra_interface_prefixes: tuple[InterfacePrefix, ...] = ()
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[identity]`."""
 
-    # Unset: a name derived from the machine id.
+    # Who the guest is, in TOML, or in JSON when the file is named *.json. Unset: a name derived from the machine id.
     file: AbsolutePath | None = None
 
 
 class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[power]`."""
 
-    # Unset: yes on Unix sockets and vsock, which only this machine and its host reach; no on TCP.
+    # Whether Shutdown is allowed. Unset: yes on Unix sockets and vsock, which only this machine and its host reach; no on TCP.
     allow_shutdown: bool | None = None
-    # Program and arguments.
+    # What Shutdown runs, behind its answer: program and arguments.
     shutdown_command: Annotated[tuple[Annotated[str, msgspec.Meta(min_length=1)], ...], msgspec.Meta(min_length=1)] = (
         "systemctl",
         "poweroff",
@@ -96,14 +105,16 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[containers]`."""
 
-    # "auto": Docker's or Podman's usual socket, whichever exists; "off": none is asked.
+    # Where the container engine is asked. "auto": Docker's or Podman's usual socket, whichever exists; "off": none is asked; or a path.
     socket: Annotated[str, msgspec.Meta(pattern="^(auto|off|/.*)$")] = "auto"
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[log]`."""
 
+    # Form of the lines on stderr.
     format: Literal["text", "json"] = "text"
+    # The least serious lines that are written.
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
@@ -163,6 +174,13 @@ def _with_flags(config: GuestConfig, flags: Flags) -> GuestConfig:
         gpu=replace(config.gpu, **{key: value for key, value in gpu.items() if value is not None}),
         host=replace(config.host, **{key: str(value.absolute()) for key, value in host.items() if value is not None}),
     )
+
+
+def needs_restart(before: GuestConfig, after: GuestConfig) -> bool:
+    """Whether something differs that a reload does not take: all but the switches of the pages and the log level."""
+    replace = msgspec.structs.replace
+    taken = replace(before, http=replace(after.http, listen=before.http.listen), log=replace(before.log, level=after.log.level))
+    return taken != after
 
 
 def grpc_addresses(config: GuestConfig) -> list[Address]:

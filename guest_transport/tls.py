@@ -20,6 +20,7 @@ from typing import Protocol
 import grpc
 
 from guest_transport.errors import SettingsError
+from guest_transport.settings import read_file
 
 log = logging.getLogger(__name__)
 
@@ -142,11 +143,7 @@ def _contents_of(chain: Path | None, key: Path | None, authorities: Path | None)
 
 
 def _contents(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    data = read_file(path)
     if len(data) > FILE_LIMIT_BYTES:
         raise SettingsError(f"{path}: larger than {FILE_LIMIT_BYTES} bytes")
     return data

@@ -18,9 +18,11 @@ from guest_transport.tls import ServerTls
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tls]`: what the TCP listeners show, and whom they believe."""
 
+    # PEM file with the certificate that callers are shown, and those between it and its authority.
     certificate: str
+    # PEM file with its key.
     key: str
-    # With it a client must show a certificate of these authorities (mutual TLS).
+    # PEM file. With it a client must show a certificate of these authorities (mutual TLS).
     client_authorities: str | None = None
 
 

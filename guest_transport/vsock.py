@@ -31,10 +31,16 @@ _MEANS = {
 
 def own_cid() -> int | None:
     """This machine's CID; None when there is no vsock device or it does not say."""
-    with contextlib.suppress(OSError), _DEVICE.open("rb", buffering=0) as device:
-        (cid,) = struct.unpack("=I", fcntl.ioctl(device, _IOCTL_VM_SOCKETS_GET_LOCAL_CID, bytes(4)))
-        return None if cid == VSOCK_CID_ANY else int(cid)
+    with contextlib.suppress(OSError):
+        return read_cid(_DEVICE)
     return None
+
+
+def read_cid(device: Path) -> int | None:
+    """The CID that the vsock `device` tells, None while no transport gives it one; raises OSError when it cannot be asked."""
+    with device.open("rb", buffering=0) as opened:
+        (cid,) = struct.unpack("=I", fcntl.ioctl(opened, _IOCTL_VM_SOCKETS_GET_LOCAL_CID, bytes(4)))
+    return None if cid == VSOCK_CID_ANY else int(cid)
 
 
 def listen(address: VsockAddress) -> socket.socket:

@@ -85,7 +85,8 @@ def main() -> int:
     for old in DIST.glob("*.deb"):
         old.unlink()
     for built in BUILD.glob("*.deb"):
-        sys.stdout.write(f"{shutil.move(built, DIST / built.name).relative_to(ROOT)}\n")
+        shutil.move(built, DIST / built.name)
+        sys.stdout.write(f"{(DIST / built.name).relative_to(ROOT)}\n")
     return 0
 
 

@@ -29,7 +29,15 @@ INTERRUPTED = 130
 _TOKEN_LINE_LIMIT = 1024
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_EPILOG = """COMMAND --help says more, the exit status included.
+
+\b
+Completion of commands and options, in ~/.bashrc (zsh_source and fish_source for other shells):
+  eval "$(_VMM_PROXY_COMPLETE=bash_source vmm-proxy)"
+"""
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(importlib.metadata.version("guestscope"), prog_name="vmm-proxy", message="%(prog)s %(version)s")
 def main() -> None:
     """Runs on the host and answers for every guest by its VM id."""
@@ -73,7 +81,13 @@ def run(arguments: Sequence[str]) -> int:
 def serve(
     config: Path | None, grpc_flags: tuple[str, ...], http_flag: str | None, guest_flags: tuple[str, ...], log_format: str
 ) -> None:
-    """Serve until SIGTERM or SIGINT; calls in flight are finished first. SIGHUP reads access rules and certificates again."""
+    """Serve until SIGTERM or SIGINT; calls in flight are finished first.
+
+    SIGHUP reads access rules and certificates again, and opens the audit log anew. Lines about what happens go to stderr, nothing to
+    stdout.
+
+    Exit status: 0 ended by a signal; 1 an address cannot be listened on; 2 misuse, or a configuration that is refused.
+    """
     from vmm_proxy import app  # noqa: PLC0415 - gRPC takes 0.1 s to import and help does not need it
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - the same
 
@@ -89,10 +103,13 @@ def serve(
     raise SystemExit(app.run(setup, read))
 
 
-@main.command()
+@main.command(short_help="Check a configuration as serve would; serve nothing.")
 @click.option("--config", type=_FILE, metavar="FILE", required=True, help="The configuration (TOML) to check.")
 def check_config(config: Path) -> None:
-    """Check a configuration as serve would; serve nothing."""
+    """Check a configuration as serve would, with the files of directory.dir; serve nothing.
+
+    Exit status: 0 serve would take it, 2 refused, with file, key and what is allowed on stderr.
+    """
     from vmm_proxy.app import check_sources  # noqa: PLC0415 - see serve
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - see serve
 
@@ -107,6 +124,26 @@ def check_config(config: Path) -> None:
         raise SystemExit(SettingsError.exit_status)
     guests = f"{len(setup.guests)} guest{'' if len(setup.guests) == 1 else 's'}"
     click.echo(f"{config}: ok, {guests}, listens on {', '.join(map(str, setup.listen))}")
+
+
+@main.command(short_help="Check what can be wrong on this host; say what to do.")
+@click.option(
+    "--config",
+    type=_FILE,
+    metavar="FILE",
+    help="Configuration (TOML); default /etc/vmm-proxy/config.toml if it is there, else the defaults.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report (default text).")
+def doctor(config: Path | None, output: str) -> int:
+    """Check what can be wrong on this host and with its guests.
+
+    One line each, with what to do. Changes nothing, and may run beside the proxy; run it as the user that the proxy runs as.
+
+    Exit status: 0 nothing is wrong, 1 something is, 2 misuse.
+    """
+    from vmm_proxy.doctor.cli import run_doctor  # noqa: PLC0415 - see serve
+
+    return run_doctor(config, output)
 
 
 def _allow_many_descriptors() -> None:
@@ -129,6 +166,8 @@ def hash_token() -> None:
     """Print what stands for a token in access.token_file.
 
     The token is read from stdin. Make one with: openssl rand -hex 32
+
+    Exit status: 0 printed; 2 misuse, or a text that is no token (32 to 512 printable characters without spaces).
     """
     from vmm_proxy.policy.tokens import TOKEN_RULE, token_hash, valid_token  # noqa: PLC0415 - see serve
 

@@ -2,7 +2,8 @@
 
 It refuses what would make the proxy answer for the wrong VM (a duplicate id, an address that two running guests share) or to
 the wrong caller (plain TCP beyond loopback). Unknown keys are errors, so that a misspelt key is never a silent default.
-Rejected: letting `--guest` replace an entry of the file, because the entry's pinned identity would vanish with it.
+Rejected: letting `--guest` replace an entry of the file, because the entry's pinned identity would vanish with it. The
+comment above a key is what docs/configuration.md says of it.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ INSTANCE_ID_LIMIT_BYTES = 64
 class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[grpc]`: where the proxy's own services listen."""
 
+    # Where ProxiedGuestApi and guest_fleet.v1 are served: unix:/path (mode 0660), HOST:PORT, [v6]:PORT.
     listen: tuple[str, ...] = (DEFAULT_LISTEN,)
-    # gRPC over plain TCP beyond loopback, to callers and to guests: anybody on the network path reads and forges it, so it is
+    # Allows gRPC over plain TCP beyond loopback, to callers and to guests. Anybody on the network path reads and forges it, so it is
     # asked for by name.
     allow_plaintext: bool = False
 
@@ -63,7 +65,7 @@ class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[directory]`: where guests come from beside `[[guest]]` and `--guest`."""
 
-    # A folder with one TOML file per guest; none by default.
+    # A folder with one TOML file per guest, watched; a bad file is refused alone. None by default.
     dir: str | None = None
     # Where guests are kept that a VMM registers through DirectoryService; without it none can be, for they would be gone after
     # a restart.
@@ -73,12 +75,17 @@ class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class GuestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[guest]]`, and a file of `directory.dir`: one guest."""
 
+    # The VM's id, by which callers name it: 1 to 128 characters of `[A-Za-z0-9._:-]`.
     id: str
+    # Where its agent listens: vsock:CID:PORT, hvsock:/path/to/socket:PORT, unix:/path or HOST:PORT. No two running guests may share one.
     address: str
+    # For people, selectors and scopes of callers; a guest cannot set them.
     labels: dict[str, str] = {}
+    # Calls to a stopped guest fail at once.
     state: Literal["running", "stopped"] = "running"
-    # Hex, as the guest's Info shows it.
+    # Pin, in hex as the guest's Info shows it: who answers must show this on every new connection. Empty: not pinned.
     instance_id: str = ""
+    # Host PCI addresses of the cards given to the VM, in the guest's order.
     gpus: tuple[str, ...] = ()
     # TLS of a guest at HOST:PORT, in place of [guest_tls].
     tls: GuestTlsSettings | None = None
@@ -87,7 +94,8 @@ class GuestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[audit]`: where it is kept who shut down and who changed what."""
 
-    # Without a file the lines go to the proxy's log, and nothing is refused because they are lost.
+    # JSON lines about each Shutdown and each change of the directory, which are refused while it cannot be written. Without a file the
+    # lines go to the proxy's log, and nothing is refused because they are lost.
     file: str | None = None
 
 

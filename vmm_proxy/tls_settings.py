@@ -18,10 +18,11 @@ from vmm_proxy.guest_tls import GuestTls
 class GuestTlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[guest_tls]`, for guests at HOST:PORT beyond loopback, and `tls` of one guest."""
 
-    # Whom the proxy believes; the system's authorities without it.
+    # PEM file with the authorities that a guest's certificate is checked by; the system's without it.
     authorities: str | None = None
-    # What it shows when the guest asks (mutual TLS).
+    # PEM file with the certificate that the proxy shows when the guest asks (mutual TLS).
     certificate: str | None = None
+    # PEM file with its key.
     key: str | None = None
     # What the guest's certificate must say; without it the host of its address.
     name: str = ""

@@ -17,6 +17,7 @@ from guest_transport.logs import escape
 _EPILOG = (
     "ADDR is unix:/path, HOST:PORT, [v6]:PORT, vsock:CID:PORT or hvsock:/path:PORT. Options may stand after the command too."
 )
+_MORE = "TLS, certificates, tokens and the exit status: guestctl --help"
 
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,11 +26,12 @@ _EPILOG = (
 def guestctl(**_shared: Any) -> None:
     """Show the guests of a host and their GPUs.
 
-    Exit status: 0 answered, 1 the call failed, 2 misuse, 3 no such guest, 4 not reachable, 5 no answer in time.
+    Exit status: 0 answered, 1 the call failed or its answer could not be written, 2 misuse, 3 no such guest, 4 not reachable, 5 no
+    answer in time, 130 interrupted, 141 the reader closed the pipe.
     """
 
 
-@guestctl.command(short_help="GPUs of one guest, of several, or of all (--all).")
+@guestctl.command(short_help="GPUs of one guest, of several, or of all (--all).", epilog=_MORE)
 @many_guests
 @click.option("--all", "every", is_flag=True, help="All guests that the proxy knows, each as soon as it answers.")
 @click.option("--max-age", type=Seconds(least=0), help="Refuse a sample that is older; the guest then takes a new one.")
@@ -50,7 +52,7 @@ def gpu(
 
 
 def _of_one_guest(subject: Subject, what: str) -> None:
-    @guestctl.command(subject.value, help=what)
+    @guestctl.command(subject.value, help=what, epilog=_MORE)
     @one_guest
     @shared_options
     @click.pass_context
@@ -64,9 +66,9 @@ _of_one_guest(Subject.NET, "Name servers, gateways and interfaces of a guest.")
 _of_one_guest(Subject.CONTAINERS, "Containers of a guest.")
 
 
-@guestctl.command()
+@guestctl.command(epilog=_MORE)
 @one_guest
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @shared_options
 @click.pass_context
 def shutdown(context: click.Context, /, vm_id: str | None, yes: bool, **_shared: Any) -> Question:
@@ -79,7 +81,7 @@ def shutdown(context: click.Context, /, vm_id: str | None, yes: bool, **_shared:
     return question
 
 
-@guestctl.command("list")
+@guestctl.command("list", epilog=_MORE)
 @many_guests
 @shared_options
 @click.pass_context
@@ -88,7 +90,7 @@ def list_guests(context: click.Context, /, ids: tuple[str, ...], selectors: Any,
     return read_question(context, Subject.LIST, chosen=_chosen(ids, selectors))
 
 
-@guestctl.command(short_help="The cards of all guests, the busiest first, live.")
+@guestctl.command(short_help="The cards of all guests, the busiest first, live.", epilog=_MORE)
 @many_guests
 @click.option(
     "--sort", type=click.Choice([each.value for each in SortKey]), default=SortKey.UTILIZATION.value, show_default=True,
@@ -117,7 +119,7 @@ def top(
     )
 
 
-@guestctl.command()
+@guestctl.command(epilog=_MORE)
 @many_guests
 @click.option("--changes", is_flag=True, help="With -o json and csv: only outcomes that differ from the one before.")
 @stream_options
@@ -153,7 +155,10 @@ def watch(
 def print_completion(shell: str) -> str:
     """Print what a shell evaluates to complete guestctl.
 
-    For bash, in ~/.bashrc: eval "$(guestctl completion bash)"
+    \b
+    ~/.bashrc                    eval "$(guestctl completion bash)"
+    ~/.zshrc                     eval "$(guestctl completion zsh)"
+    ~/.config/fish/config.fish   guestctl completion fish | source
     """
     return completion.script(shell, guestctl)
 

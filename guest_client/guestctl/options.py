@@ -156,7 +156,12 @@ def many_guests(command: F) -> F:
 def stream_options(command: F) -> F:
     """How often, and how many times."""
     for option in (
-        click.option("--count", type=click.IntRange(min=1), help="End after so many."),
+        click.option(
+            "--count",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="End after so many tables of top, or outcomes that watch showed.",
+        ),
         click.option(
             "--interval", type=Seconds(least=1), default=5, show_default=True, help="Time between two questions to one guest."
         ),

@@ -22,11 +22,11 @@ _Word = Annotated[str, msgspec.Meta(min_length=1, max_length=4096, pattern=r"\A[
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One policy. Read by read_policy(); `Policy()` is the strictest."""
 
-    # False: the machine's GPUs are nobody's business; only the inventory and expected_gpus are looked at.
+    # Whether each card is attested. False: the machine's GPUs are nobody's business; only the inventory and expected_gpus are looked at.
     attest_gpu: bool = True
-    # Unset: any number, none included, as long as each card passes.
+    # How many NVIDIA cards must be there. Unset: any number, none included, as long as each card passes.
     expected_gpus: Annotated[int, msgspec.Meta(ge=0, le=EXPECTED_GPUS_LIMIT)] | None = None
-    # DevTools mode lets debuggers and profilers into a GPU in confidential-computing mode.
+    # Lets DevTools mode pass, which lets debuggers and profilers into a GPU in confidential-computing mode.
     allow_devtools: bool = False
     # Lets a claim say `dbgstat` "enabled".
     allow_debug: bool = False

@@ -36,13 +36,13 @@ class Finished:
     error: str
 
 
-async def run_command(command: Sequence[str], *, bound_seconds: float) -> Finished:
+async def run_command(command: Sequence[str], *, bound_seconds: float, error_limit_bytes: int = ERROR_LIMIT_BYTES) -> Finished:
     """Run `command`, found on PATH, to its end.
 
     Raises CommandError when it does not start or takes longer than `bound_seconds`; then it is killed with its whole group.
     """
     try:
-        child = Child(command, stdout_limit_bytes=OUTPUT_LIMIT_BYTES, stderr_limit_bytes=ERROR_LIMIT_BYTES)
+        child = Child(command, stdout_limit_bytes=OUTPUT_LIMIT_BYTES, stderr_limit_bytes=error_limit_bytes)
     except OSError as error:
         raise CommandError(f"{command[0]} cannot be started: {error.strerror or error}") from error
     try:

@@ -36,10 +36,15 @@ ID_LIMIT_BYTES = 64
 class IdentityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The keys of the identity file; ids in hex, with or without 0x."""
 
+    # Id of the application, hex.
     app_id: str = ""
+    # Id of this instance, hex, which a proxy may pin; without one a keyed hash of the machine id.
     instance_id: str = ""
+    # Id of the device, hex.
     device_id: str = ""
+    # The application's certificate, PEM.
     app_cert: str = ""
+    # JSON text of the measured boot; shown only with http.public_tcbinfo.
     tcb_info: str = ""
 
 

@@ -223,6 +223,27 @@ def test_hangup_takes_the_switches_and_a_wrong_file_changes_nothing(door: str, t
         assert shown() == (200, "{}")
 
 
+def test_a_reload_says_that_what_it_cannot_take_waits_for_a_restart(door: str, short_path: Path) -> None:
+    config = short_path / "config.toml"
+    config.write_text("")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(str(short_path / "notify"))
+        ear.settimeout(20)
+        flags = ("--config", str(config), "--simulate", "none", "--grpc", door, "--http", "off")
+        with running_agent(*flags, env={"NOTIFY_SOCKET": str(short_path / "notify")}) as agent:
+            assert b"READY=1" in ear.recv(4096)
+            warned = []
+            for text in ("[http]\npublic_logs = true\n[log]\nlevel = 'debug'\n", "[host]\ndata_disks = ['/', '/srv']\n"):
+                config.write_text(text)
+                agent.process.send_signal(signal.SIGHUP)
+                assert b"RELOADING=1" in ear.recv(4096)
+                assert b"READY=1" in ear.recv(4096)
+                warned.append(sum("needs a restart" in line for line in agent.lines))
+            agent.log_line("needs a restart")
+            assert warned[0] == 0
+            assert agent.end() == 0
+
+
 def test_shutdown_runs_the_configured_command_once(door: str, tmp_path: Path) -> None:
     fifo = tmp_path / "done"
     os.mkfifo(fifo)

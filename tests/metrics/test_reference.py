@@ -1,13 +1,9 @@
-"""docs/metrics.md is what the table says."""
+"""docs/metrics.md has the whole table; that it is fresh is held in tests/pages with the other generated pages."""
 
 from __future__ import annotations
 
 from guest_metrics import table
-from tools.metrics_reference import FILE, render
-
-
-def test_the_reference_is_what_the_table_says_now() -> None:
-    assert FILE.read_text(encoding="utf-8") == render(), "run `make metrics-reference` and commit docs/metrics.md"
+from tools.metrics_reference import render
 
 
 def test_every_family_is_in_the_reference_once() -> None:

@@ -30,10 +30,11 @@ def promised() -> dict[str, str]:
     return floors((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_there_is_a_lock_to_measure_to_develop_with_to_fuzz_to_install_and_of_the_floors() -> None:
+def test_there_is_a_lock_for_each_thing_that_is_installed_and_of_the_floors() -> None:
     assert [file.name for file in LOCKS] == [
         "bench.lock.txt",
         "dev.lock.txt",
+        "docs.lock.txt",
         "floor.lock.txt",
         "fuzz.lock.txt",
         "runtime.lock.txt",
@@ -44,6 +45,13 @@ def test_what_is_installed_is_what_was_tested() -> None:
     tested = blocks("dev.lock.txt")
     for name, block in blocks("runtime.lock.txt").items():
         assert tested[name] == block, f"{name}: requirements/runtime.lock.txt differs from dev.lock.txt; run make lock"
+
+
+def test_the_site_is_built_in_the_same_environment_as_everything_else() -> None:
+    tested = blocks("dev.lock.txt")
+    for name, block in blocks("docs.lock.txt").items():
+        if name in tested:
+            assert tested[name].splitlines()[0] == block.splitlines()[0], f"{name}: docs.lock.txt wants another; run make lock"
 
 
 def test_every_runtime_dependency_is_locked_and_not_below_its_floor() -> None:

@@ -18,10 +18,12 @@ from vmm_proxy.cli import main as vmm_proxy
 from vmm_proxy.config import ProxyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in ("docs", "benchmarks", "deploy") for page in (ROOT / folder).rglob("*.md"))]
+)
 PROGRAMS: dict[str, click.Group] = {"guest-service": doors, "vmm-proxy": vmm_proxy, "guestctl": guestctl}
 # What ends a command on its line; a bar between two values (table|json) has no blanks around it.
-END = re.compile(r" \| | #|;|&&| &$|\)")
+END = re.compile(r" \|\|? | #|;|&&| &$|\)")
 
 
 def _code(page: Path) -> Iterator[str]:
@@ -37,7 +39,9 @@ def _commands() -> Iterator[tuple[str, str, str]]:
     for page in PAGES:
         for line in _code(page):
             for found in re.finditer(
-                r"(?<![\w/.=-])(?:\S*/bin/)?(guest-service|vmm-proxy|guestctl)((?: .*)?)$", line.replace("\\|", "|")
+                # A container's or a group's name is no command.
+                r"(?<![\w/.=-])(?<!--name )(?<!getent group )(?:\S*/bin/)?(guest-service|vmm-proxy|guestctl)((?: .*)?)$",
+                line.replace("\\|", "|"),
             ):
                 yield str(page.relative_to(ROOT)), found[1], END.split(found[2])[0].strip()
 
@@ -56,8 +60,6 @@ def test_a_command_of_a_page_has_its_subcommand_and_its_options(page: str, progr
         assert words[0] in names, page
     command = next((group.get_command(context, word) for word in words if word in names), None)
     known = _options(group) | (_options(command) if command is not None else set())
-    if command is not None and command.name == "gpu-info":
-        known |= {"--simulate", "--nvml-library"}  # it reads its own; tests/collector holds them
     for word in words:
         if re.match(r"--?[a-z]", word):
             assert word.partition("=")[0].rstrip(",.") in known, f"{page}: {program} {rest}"
@@ -99,20 +101,52 @@ def test_a_make_target_of_a_page_or_of_help_exists() -> None:
     assert {target for _, target in told} <= targets, told
 
 
-def test_every_page_is_reached_from_the_readme_and_every_link_leads_somewhere() -> None:
+def _places(page: Path) -> set[str]:
+    """What a link may have behind its #: the headings, as repository browsers and MyST name them."""
+    text = re.sub(r"^ *```\w*\n.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    places: set[str] = set()
+    for heading in re.findall(r"^#{1,6} +(.*?) *$", text, re.MULTILINE):
+        plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w -]", "", plain.lower()).replace(" ", "-")
+        places.add(next(each for each in (name, *(f"{name}-{number}" for number in range(1, 99))) if each not in places))
+    return places
+
+
+def test_every_page_is_reached_from_the_readme_and_every_link_leads_to_a_file_and_a_heading_that_are_there() -> None:
     reached = {ROOT / "README.md"}
     waiting = list(reached)
     while waiting:
         page = waiting.pop()
-        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
-            there = (page.parent / target).resolve()
-            assert there.exists(), f"{page.relative_to(ROOT)}: {target}"
-            # A link to a folder shows what is in it.
-            for found in there.glob("*.md") if there.is_dir() else [there]:
-                if found.suffix == ".md" and found not in reached:
-                    reached.add(found)
-                    waiting.append(found)
-    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
+        for target, place in re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            there = (page.parent / target).resolve() if target else page
+            # The site has no page for a folder.
+            assert there.is_file(), f"{page.name}: {target}"
+            assert not place or place in _places(there), f"{page.name}: {target}#{place}"
+            if there.suffix == ".md" and there not in reached:
+                reached.add(there)
+                waiting.append(there)
+    assert [page.name for page in PAGES if page not in reached] == []
+
+
+def test_a_heading_is_named_as_a_link_names_it() -> None:
+    assert {"when-something-is-wrong", "in-the-guest"} <= _places(ROOT / "docs/running.md")
+    assert "shell-completion" in _places(ROOT / "docs/guestctl.md")
+    assert "list-id" not in _places(ROOT / "docs/guestctl.md")
+
+
+def test_the_front_page_is_one_screen_with_a_picture_that_says_in_words_what_it_shows() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 60
+    assert any(re.match(r"!\[.{40,}\]\(docs/pictures/[\w-]+\.svg\)", line) for line in lines)
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs/pictures").glob("*.svg")), ids=lambda file: file.name)
+def test_a_drawing_has_a_title_a_description_and_colours_for_a_dark_screen_and_loads_nothing(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    assert re.search(r"<title\b[^>]*>[^<]{10,}</title>", text)
+    assert re.search(r"<desc\b[^>]*>[^<]{40,}</desc>", text)
+    assert "prefers-color-scheme: dark" in text
+    assert "://" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
 
 
 @pytest.mark.parametrize("target", [[], ["help"]])

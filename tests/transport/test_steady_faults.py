@@ -118,7 +118,7 @@ def test_a_real_timer_tells_the_count_of_a_fault_that_ended() -> None:
     code = """
 import logging, threading
 from guest_transport import steady_faults
-steady_faults.WINDOW_SECONDS = 0.2
+steady_faults.WINDOW_SECONDS = 3.0
 from guest_transport.logs import log_to_stderr
 log_to_stderr()
 for _ in range(3):
@@ -129,8 +129,10 @@ for thread in threading.enumerate():
 print("before the end", file=__import__("sys").stderr)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
-    assert [line.partition("x: ")[2] for line in ended.stderr.splitlines()[:2]] == ["again", "again (2 like it in 0 s)"]
-    assert ended.stderr.splitlines()[2:] == ["before the end"]
+    first, later, *rest = [line.rpartition("x: ")[2] for line in ended.stderr.splitlines()]
+    assert first == "again"
+    assert later.startswith("again (2 like it in ")
+    assert rest == ["before the end"]
 
 
 def test_the_same_fault_of_another_guest_is_not_the_same_fault(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -181,3 +182,14 @@ def test_files_that_vanish_or_do_not_fit_leave_the_certificate_in_use_with_one_w
     chain.write_bytes(b"x" * (FILE_LIMIT_BYTES + 1))
     assert tls._configuration_if_changed() is None
     assert f"{chain}: larger than" in caplog.text
+
+
+def test_a_named_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    chain, key = _write(tmp_path, "server", trustme.CA(), "localhost")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for tls in (ServerTls(pipe, key), ServerTls(chain, pipe), ServerTls(chain, key, pipe)):
+        with pytest.raises(SettingsError, match=r"pipe: is no regular file"):
+            tls.credentials()
+    with pytest.raises(SettingsError, match=r"pipe: is no regular file"):
+        ClientTls(authorities=pipe).credentials()

@@ -18,9 +18,9 @@ MODULE = "libvirt"
 class LibvirtSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[libvirt]`."""
 
-    # Such as qemu:///system; none by default, and then nothing of libvirt is needed.
+    # Whose running domains become guests, such as qemu:///system; none by default, and then nothing of libvirt is needed.
     uri: str | None = None
-    # Where guest-service listens in every VM, as its own default.
+    # The vsock port on which guest-service listens in every VM.
     port: int = 8000
 
 

@@ -25,8 +25,10 @@ HOST_PORT = re.compile(r"[A-Za-z0-9._-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,4
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[http]`: the pages of the proxy."""
 
+    # Where /, /metrics and /sd are served: HOST:PORT, [v6]:PORT, unix:/path (mode 0660), or "off". Whoever reaches it sees every guest's
+    # figures.
     listen: str = DEFAULT_LISTEN
-    # Pages beyond loopback: plain HTTP, to everybody who reaches the port.
+    # Allows pages beyond loopback: plain HTTP, to everybody who reaches the port.
     allow_plaintext: bool = False
     # Pages to those only who show a token of access.token_file; off, because a scraper on this host needs none so far.
     need_token: bool = False

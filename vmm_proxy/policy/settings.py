@@ -33,11 +33,13 @@ _ID_LIMIT = 0xFFFFFFFE
 class GrantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[access.grant]]`: a role for exactly one of user, group and certificate."""
 
+    # What the caller may do (docs/access.md).
     role: RoleName
-    # Name or number of a local user or group.
+    # A local user by name or number, who calls on the Unix socket.
     unix_user: str | int | None = None
+    # A local group by name or number.
     unix_group: str | int | None = None
-    # A subject alternative name with its kind in front: dns:, uri:, email: or ip:.
+    # A subject alternative name of a client certificate, with its kind in front: dns:, uri:, email: or ip:.
     certificate: str | None = None
     # Labels that a guest must have for the grant to be about it; without any it is about all guests.
     guests: dict[str, str] = {}
@@ -46,15 +48,16 @@ class GrantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AccessSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[access]`: who may call what."""
 
+    # Who has which role; several that fit one caller add up.
     grant: tuple[GrantSettings, ...] = ()
-    # Hashes of bearer tokens, see `vmm-proxy hash-token`.
+    # File with the hashes of bearer tokens, see `vmm-proxy hash-token`.
     token_file: str | None = None
-    # "peer": the kernel is asked who a Unix caller is. A role: everybody whom the file system lets in has it, and a call is some
-    # 40 µs faster (docs/decisions/peer-identity.md).
+    # How callers on Unix sockets get their role. "peer": the kernel is asked who each is. A role: everybody whom the file system lets in
+    # has it, and a call is some 40 µs faster (docs/decisions/peer-identity.md).
     unix: Literal["peer", "viewer", "operator", "admin"] = "peer"
-    # For members of the group that the proxy runs in, and its socket belongs to: they were let in to look.
+    # Role of the members of the group that the proxy runs in, and its socket belongs to: they were let in to look.
     socket_group: DefaultRole = "viewer"
-    # For callers on loopback TCP that show nothing: any local user, so no more than looking.
+    # Role of callers on loopback TCP that show nothing: any local user, so no more than looking.
     loopback: DefaultRole = "viewer"
 
 

@@ -48,7 +48,8 @@ class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     # As `vmm-proxy hash-token` prints it.
     hash: str
-    # A RoleName; checked by _token, because what stands here by mistake may be the token, and is not to be quoted.
+    # What the holder may do, a RoleName (docs/access.md); checked by _token, because what stands here by mistake may be the token, and is
+    # not to be quoted.
     role: str
     # Labels that a guest must have for the token to be about it; without any it is about all guests.
     guests: dict[str, str] = {}
@@ -57,6 +58,7 @@ class TokenSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole token file."""
 
+    # The tokens that are known.
     token: tuple[TokenSettings, ...] = ()
 
 

@@ -1,0 +1,61 @@
+"""The checks of `guest-service doctor`, in the order of the report. docs/doctor.md has the same list; a test holds the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from guest_service.doctor import cards, cid, doors, facts, library, sample, tls
+from guest_service.doctor.machine import Guest
+from guest_transport.doctor.checks import Check, in_thread
+from guest_transport.doctor.clock import examine_clock
+from guest_transport.doctor.findings import Finding, ok, wrong
+from guest_transport.errors import SettingsError
+from guest_transport.tls_settings import server_tls
+
+
+async def examine_config(guest: Guest) -> Sequence[Finding]:
+    """Whether serve would take the configuration."""
+    refused = guest.refused
+    try:
+        await in_thread(lambda: server_tls(guest.config.tls))
+    except SettingsError as error:
+        refused = refused or str(error)
+    if refused:
+        return [wrong(refused, "correct it; guest-service check-config tries it again")]
+    config = guest.config
+    where = guest.file or "no file, the defaults hold"
+    return [ok(f"{where}: gRPC on {', '.join(config.grpc.listen)}, HTTP: {config.http.listen}")]
+
+
+CHECKS: tuple[Check[Guest], ...] = (
+    Check("config", "the configuration is one that serve takes", examine_config, without_config=True),
+    Check("pci", "NVIDIA cards on the PCI bus, and the kernel driver of each", cards.examine_pci, without_config=True),
+    Check("driver", "the kernel module nvidia is loaded", cards.examine_driver, without_config=True),
+    Check(
+        "library",
+        "libnvidia-ml can be loaded; from where, or where it was looked for",
+        library.examine_library,
+        without_config=True,
+    ),
+    Check(
+        "devices", "/dev/nvidiactl and /dev/nvidia* are there and open to this user", cards.examine_devices, without_config=True
+    ),
+    Check(
+        "sample",
+        "one sample through the collector: its error, each card, the count against the bus, confidential computing",
+        sample.examine_sample,
+        without_config=True,
+        bound_seconds=sample.bound_seconds,
+    ),
+    Check("cid", "vsock, this machine's CID, and each vsock address of grpc.listen", cid.examine_cid),
+    Check(
+        "grpc", "each Unix and TCP address of grpc.listen: mode, who holds it, and whether an agent answers", doors.examine_grpc
+    ),
+    Check("http", "the page: who holds its address, and whether it answers and is ready", doors.examine_http),
+    Check("tls", "certificate and key fit, their modes, their end, and the names in them", tls.examine_tls),
+    Check("containers", "the container engine answers", facts.examine_containers),
+    Check("identity", "the identity file, or the machine id in its place, names this guest", facts.examine_identity),
+    Check("power", "the command that Shutdown runs is there", facts.examine_power),
+    Check("boot-gate", "the policy of the boot gate is valid, and its verifier is there", facts.examine_boot_gate),
+    Check("clock", "the wall clock is sane, and somebody keeps it synchronised", examine_clock, without_config=True),
+)

@@ -1,0 +1,1 @@
+"""Tests of `guest-service doctor` and `vmm-proxy doctor`."""

@@ -1,0 +1,291 @@
+"""What `guest-service doctor` makes of what was read, where a machine of the tests cannot be put into that state."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from guest_api import guest_api_pb2
+from guest_service.boot_gate.policy import Policy
+from guest_service.config import GuestConfig
+from guest_service.doctor import cards, cid, facts, library, sample
+from guest_service.doctor.machine import Guest
+from guest_service.inventory import Card
+from guest_service.sampler import Outcome, OutcomeKind
+from guest_service.sampler.outcome import failure
+from guest_transport.addresses import VsockAddress, parse_address
+from guest_transport.doctor.clock import ClockReading, judge_clock, read_clock
+from guest_transport.doctor.findings import Verdict
+from guest_transport.doctor.pages import judge_page
+from tests.doctor.reports import words
+
+CARDS = [Card(f"0000:{bus}:00.0", 0x10DE, 0x2335, 0x030200, "nvidia", virtual_function=False) for bus in ("3b", "5e")]
+
+
+def _device(index: int, *errors: str) -> guest_api_pb2.GpuDevice:
+    return guest_api_pb2.GpuDevice(index=index, pci_bus_id=f"00000000:{'3b' if index == 0 else '5E'}:00.0", errors=errors)
+
+
+def _sample(*devices: guest_api_pb2.GpuDevice, **cc: bool) -> Outcome:
+    return Outcome(
+        OutcomeKind.SAMPLE,
+        guest_api_pb2.GpuInfoResponse(gpus=devices, cc_enabled=cc.get("cc_enabled"), cc_ready=cc.get("cc_ready")),
+        0.1,
+    )
+
+
+def test_a_whole_sample_says_its_cards_and_confidential_computing() -> None:
+    (found,) = sample.judge_sample(_sample(_device(0), _device(1), cc_enabled=True, cc_ready=True), CARDS)
+    assert (found.verdict, found.seen) == (Verdict.OK, "2 cards in 0.10 s; confidential computing on, ready")
+    (found,) = sample.judge_sample(_sample(_device(0), _device(1)), CARDS)
+    assert found.seen.endswith("confidential computing unknown")
+    (found,) = sample.judge_sample(_sample(_device(0), _device(1), cc_enabled=False), CARDS)
+    assert found.seen.endswith("confidential computing off")
+
+
+def test_a_lost_card_is_wrong_and_a_field_that_could_not_be_read_a_note() -> None:
+    found = sample.judge_sample(_sample(_device(0, "power: Not Supported (3)"), _device(1, "device: GPU is lost (15)")), CARDS)
+    assert [(each.verdict, "lost" in each.seen) for each in found] == [(Verdict.NOTE, False), (Verdict.WRONG, True)]
+
+
+def test_devtools_mode_is_a_note() -> None:
+    reply = guest_api_pb2.GpuInfoResponse(gpus=[_device(0)], cc_enabled=True, cc_ready=True, cc_devtools=True)
+    seen = words(sample.judge_sample(Outcome(OutcomeKind.SAMPLE, reply, 0.1), CARDS[:1]), Verdict.NOTE)
+    assert "DevTools mode is on" in seen
+
+
+def test_gpus_that_take_no_work_in_confidential_mode_are_wrong() -> None:
+    (found,) = sample.judge_sample(_sample(_device(0), _device(1), cc_enabled=True, cc_ready=False), CARDS)
+    assert found.verdict is Verdict.WRONG
+    assert "--set-ready" in found.advice
+    (found,) = sample.judge_sample(_sample(_device(0), _device(1), cc_enabled=False, cc_ready=False), CARDS)
+    assert found.verdict is Verdict.OK
+
+
+def test_more_cards_than_on_the_bus_is_a_note_and_one_less_names_the_card() -> None:
+    assert "2 cards" in words(sample.judge_sample(_sample(_device(0), _device(1)), CARDS[:1]), Verdict.NOTE)
+    assert words(sample.judge_sample(_sample(_device(0)), CARDS), Verdict.WRONG).endswith("not 0000:5e:00.0")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OutcomeKind if kind is not OutcomeKind.SAMPLE])
+def test_each_kind_of_failed_sample_is_wrong_with_its_reason_and_what_to_do(kind: OutcomeKind) -> None:
+    (found,) = sample.judge_sample(failure(kind, "the reason"), CARDS)
+    assert (found.verdict, found.seen) == (Verdict.WRONG, "the reason")
+    assert found.advice
+
+
+def _dev(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).touch()
+        (folder / name).chmod(0o660)
+    return folder
+
+
+def test_device_files_that_are_there_and_open_are_right(tmp_path: Path) -> None:
+    files = cards.read_devices(_dev(tmp_path, "nvidiactl", "nvidia0", "nvidia1", "nvidia10", "nvidia-uvm"))
+    assert [file.name for file in files] == ["nvidiactl", "nvidia0", "nvidia1", "nvidia10"]
+    assert "/dev/nvidia10" in words(cards.judge_devices(files, 3, "me"), Verdict.OK)
+
+
+def test_device_files_that_are_missing_are_named_and_counted(tmp_path: Path) -> None:
+    seen = words(cards.judge_devices(cards.read_devices(_dev(tmp_path, "nvidia0")), 2, "me"), Verdict.WRONG)
+    assert "/dev/nvidiactl" in seen
+    assert "1 of 2" in seen
+
+
+def test_a_device_file_that_is_closed_to_the_user_names_its_owners_and_the_group(tmp_path: Path) -> None:
+    (open_one, closed) = cards.read_devices(_dev(tmp_path, "nvidiactl", "nvidia0"))
+    shut = cards.DeviceFile(closed.name, closed.facts, usable=False)
+    (found,) = cards.judge_devices([open_one, shut], 1, "agent")
+    assert found.verdict is Verdict.WRONG
+    assert "agent may not read and write it" in found.seen
+    assert "0660" in found.seen
+    assert "group" in found.advice
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_permission_is_judged_for_the_effective_user(sockets: Path) -> None:
+    tmp_path = sockets
+    tmp_path.chmod(0o755)
+    (tmp_path / "nvidiactl").touch()
+    (tmp_path / "nvidiactl").chmod(0o600)
+    assert cards.read_devices(tmp_path)[0].usable
+    os.seteuid(65534)
+    try:
+        assert not cards.read_devices(tmp_path)[0].usable
+    finally:
+        os.seteuid(0)
+
+
+async def test_device_files_are_looked_at_where_a_card_and_its_module_are(tmp_path: Path) -> None:
+    guest = Guest(GuestConfig(), dev=tmp_path)
+    (found,) = await cards.examine_devices(guest)
+    assert found.verdict in {Verdict.NOTE, Verdict.WRONG}
+
+
+ACCOUNT = """
+      7:	find library=libnvidia-ml.so.1 [0]; searching
+      7:	 search path=/opt/a/glibc-hwcaps/x86-64-v3:/opt/a		(LD_LIBRARY_PATH)
+      7:	  trying file=/opt/a/glibc-hwcaps/x86-64-v3/libnvidia-ml.so.1
+      7:	  trying file=/opt/a/tls/x86_64/libnvidia-ml.so.1
+      7:	  trying file=/opt/a/libnvidia-ml.so.1
+      7:	 search cache=/etc/ld.so.cache
+      7:	  trying file=/lib/x86_64-linux-gnu/libnvidia-ml.so.1
+      7:	find library=libz.so.1 [0]; searching
+      7:	  trying file=/elsewhere/libz.so.1
+"""
+
+
+def test_the_loaders_account_gives_the_places_without_their_variants() -> None:
+    assert library.places_of("libnvidia-ml.so.1", ACCOUNT) == ("/opt/a", "/etc/ld.so.cache", "/lib/x86_64-linux-gnu")
+    assert library.places_of("libnvidia-ml.so.1", "no such loader") == ()
+
+
+def test_a_crash_and_a_hang_of_the_loading_process_are_told() -> None:
+    reading = library.LibraryReading("libnvidia-ml.so.1", "", "the process that loaded it ended with status -11", (), "")
+    assert "status -11" in words(library.judge_library(reading), Verdict.WRONG)
+
+
+@pytest.mark.parametrize(
+    ("own", "verdict", "word"),
+    [
+        (7, Verdict.OK, "7"),
+        (2, Verdict.NOTE, "host"),
+        (None, Verdict.WRONG, "no transport"),
+        (FileNotFoundError(errno.ENOENT, "gone"), Verdict.WRONG, "not loaded"),
+        (PermissionError(errno.EACCES, "Permission denied"), Verdict.NOTE, "Permission denied"),
+    ],
+)
+def test_this_machines_cid(own: int | OSError | None, verdict: Verdict, word: str) -> None:
+    assert word in words(cid.judge_own(cid.VsockReading(own, has_loopback=False)), verdict)
+
+
+@pytest.mark.parametrize(
+    ("address", "own", "loopback", "word"),
+    [
+        ("vsock:any:8000", 7, False, ""),
+        ("vsock:7:8000", 7, False, ""),
+        ("vsock:9:8000", 7, False, "use vsock:any:8000"),
+        ("vsock:9:8000", None, False, "use vsock:any:8000"),
+        ("vsock:local:8000", 7, True, ""),
+        ("vsock:local:8000", 7, False, "modprobe vsock_loopback"),
+    ],
+)
+def test_a_configured_cid_must_be_this_machines(address: str, own: int | None, loopback: bool, word: str) -> None:
+    parsed = parse_address(address)
+    assert isinstance(parsed, VsockAddress)
+    found = cid.judge_listener(parsed, cid.VsockReading(own, has_loopback=loopback))
+    assert [each.verdict for each in found] == ([Verdict.WRONG] if word else [])
+    assert all(word in each.advice for each in found)
+
+
+def test_a_guest_with_a_cid_and_no_vsock_address_is_told_what_the_host_would_dial() -> None:
+    found = cid.judge_unused(cid.VsockReading(7, has_loopback=False))
+    assert (found.verdict, "vsock:any:8000" in found.advice) == (Verdict.NOTE, True)
+    assert cid.judge_unused(cid.VsockReading(None, has_loopback=False)).advice == ""
+
+
+def test_a_vsock_port_that_is_held_is_right_and_one_that_is_free_is_not() -> None:
+    try:
+        held = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+        held.bind((0xFFFFFFFF, 0xFFFFFFFF))
+    except OSError as error:
+        pytest.skip(f"no vsock on this machine: {error.strerror}")
+    with held:
+        address = VsockAddress(0xFFFFFFFF, held.getsockname()[1])
+        held.listen(1)
+        assert cid.judge_bind(address, cid.try_bind(address)).verdict is Verdict.OK
+    assert cid.judge_bind(address, cid.try_bind(address)).verdict is Verdict.WRONG
+    assert cid.try_bind(address) is None, "the try holds nothing"
+
+
+def test_vsock_devices_that_are_none_are_told_with_the_reason(tmp_path: Path) -> None:
+    reading = cid.read_vsock(tmp_path, tmp_path)
+    assert isinstance(reading.cid, FileNotFoundError)
+    (tmp_path / "vsock").write_text("no device")
+    assert isinstance(cid.read_vsock(tmp_path, tmp_path).cid, OSError)
+
+
+async def _gate(tmp_path: Path, policy: str | None, *, enabled: bool) -> list[tuple[Verdict, str]]:
+    file, wanted = tmp_path / "boot-gate.toml", tmp_path / "wanted"
+    if policy is not None:
+        file.write_text(policy)
+    if enabled:
+        wanted.symlink_to("/nowhere")
+    guest = Guest(GuestConfig(), gate_policy=file, gate_unit_wanted=wanted, environ={"PATH": "/bin:/usr/bin"})
+    return [(each.verdict, each.seen) for each in await facts.examine_boot_gate(guest)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "enabled", "verdict", "word"),
+    [
+        (None, False, Verdict.NOTE, "not set up"),
+        (None, True, Verdict.WRONG, "enabled"),
+        ('verifier = ["true"]', True, Verdict.OK, "valid"),
+        ('verifier = ["absent-verifier"]', True, Verdict.WRONG, "absent-verifier"),
+        ('verifier = ["absent-verifier"]', False, Verdict.NOTE, "absent-verifier"),
+        ("attest = true", True, Verdict.WRONG, "attest"),
+        ('verifier = ["true"]\nallow_debug = true', True, Verdict.NOTE, "allow_debug"),
+        ('verifier = ["true"]\nevidence_file = "/absent/e.json"', True, Verdict.WRONG, "/absent"),
+    ],
+)
+async def test_the_policy_of_the_boot_gate(
+    tmp_path: Path, policy: str | None, enabled: bool, verdict: Verdict, word: str
+) -> None:
+    ((found, seen),) = await _gate(tmp_path, policy, enabled=enabled)
+    assert (found, word in seen) == (verdict, True), seen
+
+
+def test_the_strictest_policy_needs_its_verifier_only_where_the_gate_is_enabled() -> None:
+    assert facts.judge_policy(Path("/p"), Policy(), None, enabled=False)[0].verdict is Verdict.NOTE
+    assert facts.judge_policy(Path("/p"), Policy(attest_gpu=False), None, enabled=True)[0].verdict is Verdict.NOTE
+
+
+async def test_a_machine_without_an_id_has_no_name_and_no_pin_can_hold_it(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("0123456789abcdef0123456789abcdef\n")
+    (tmp_path / "first-boot").write_text("uninitialized\n")
+    for name, verdict in (("good", Verdict.OK), ("first-boot", Verdict.NOTE), ("absent", Verdict.NOTE)):
+        (found,) = await facts.examine_identity(Guest(GuestConfig(), machine_id=tmp_path / name))
+        assert found.verdict is verdict
+        assert "0123456789abcdef" not in found.seen, "the machine id itself stays in the machine"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "synchronised", "verdict"),
+    [
+        (1_800_000_000, True, Verdict.OK),
+        (1_800_000_000, False, Verdict.NOTE),
+        (1_800_000_000, None, Verdict.NOTE),
+        (0, True, Verdict.WRONG),
+        (1e13, True, Verdict.WRONG),
+        (1e30, True, Verdict.WRONG),
+    ],
+)
+def test_the_wall_clock(seconds: float, synchronised: bool | None, verdict: Verdict) -> None:
+    (found,) = judge_clock(ClockReading(seconds, synchronised))
+    assert found.verdict is verdict
+
+
+def test_the_kernel_is_asked_whether_its_clock_is_kept() -> None:
+    assert read_clock().synchronised in {True, False, None}
+    assert read_clock().realtime_seconds > 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nready\n", Verdict.OK),
+        (b"HTTP/1.1 503 Unavailable\r\n\r\nnot ready: no GPU sample has ended yet\n", Verdict.NOTE),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", Verdict.WRONG),
+        (b"HTTP/1.0 404 Not Found\r\n\r\n", Verdict.WRONG),
+        (b"", Verdict.WRONG),
+        (b"SSH-2.0-OpenSSH\r\n", Verdict.WRONG),
+        (b"\xff\x00 200\r\n\r\nready\n", Verdict.WRONG),
+    ],
+)
+def test_only_our_own_page_is_taken_for_it(answer: bytes, verdict: Verdict) -> None:
+    assert judge_page("127.0.0.1:1", answer, "x (pid 1)").verdict is verdict

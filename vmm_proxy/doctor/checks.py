@@ -1,0 +1,70 @@
+"""The checks of `vmm-proxy doctor`, in the order of the report. docs/doctor.md has the same list; a test holds the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from guest_transport.doctor.checks import Check
+from guest_transport.doctor.clock import examine_clock
+from guest_transport.doctor.findings import Finding, ok, wrong
+from vmm_proxy.doctor import access, directory, doors, guests, reach, tls, user, writing
+from vmm_proxy.doctor.machine import READ_SECONDS, Host, refusal
+
+# A thousand guests take 1 s to be made ready and to answer (measured, two cores); ten times as many fit.
+_ASKING_SECONDS = guests.GUEST_SECONDS + 14.0
+
+
+async def examine_config(host: Host) -> Sequence[Finding]:
+    """Whether serve would take the configuration."""
+    if refused := await refusal(host):
+        return [wrong(refused, "correct it; vmm-proxy check-config tries it again")]
+    where = host.file or "no file, the defaults hold"
+    return [ok(f"{where}: gRPC on {', '.join(host.config.grpc.listen)}, pages: {host.config.http.listen}")]
+
+
+def _after_reading(_host: Host) -> float:
+    """What a check may take that needs to know the guests first."""
+    return READ_SECONDS + 4.0
+
+
+CHECKS: tuple[Check[Host], ...] = (
+    Check("config", "the configuration is one that serve takes", examine_config, without_config=True),
+    Check("user", "the user that this is judged as is the one that the unit runs as", user.examine_user, without_config=True),
+    Check(
+        "directory",
+        "each entry of a guest that is refused, and sockets under two names",
+        directory.examine_directory,
+        bound_seconds=_after_reading,
+    ),
+    Check(
+        "libvirt",
+        "libvirt answers, and each of its domains that is refused",
+        directory.examine_libvirt,
+        bound_seconds=_after_reading,
+    ),
+    Check("grpc", "each address of grpc.listen: mode, who holds it, and whether a proxy answers", doors.examine_grpc),
+    Check("http", "the pages: who holds their address, and whether they answer and are ready", doors.examine_http),
+    Check("vsock", "the kernel has what guests at vsock: addresses need", reach.examine_vsock, bound_seconds=_after_reading),
+    Check(
+        "sockets",
+        "the socket files of guests at hvsock: and unix: addresses are there and open to this user",
+        reach.examine_sockets,
+        bound_seconds=_after_reading,
+    ),
+    Check(
+        "guests",
+        "each running guest is reached, who it says it is, and whether that is its pin",
+        guests.examine_guests,
+        bound_seconds=lambda _host: READ_SECONDS + _ASKING_SECONDS,
+    ),
+    Check(
+        "tls",
+        "certificates and keys fit, their modes, their end, and the names in them",
+        tls.examine_tls,
+        bound_seconds=_after_reading,
+    ),
+    Check("access", "tokens and grants read, name who exists, and can have an effect", access.examine_access),
+    Check("audit", "the audit log can be written", writing.examine_audit),
+    Check("state", "the file of registered guests can be replaced", writing.examine_state),
+    Check("clock", "the wall clock is sane, and somebody keeps it synchronised", examine_clock, without_config=True),
+)

@@ -1,0 +1,123 @@
+"""Every running guest, asked who it is: all at once, each within its own bound, over the proxy's own kind of line.
+
+Info is the one call that is made; it changes nothing in a guest. The answer is hostile like any other: its size and shape are checked by
+the proxy's own rules, and its text is escaped by the report. A pin is judged here, so that the operator sees what was shown instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import resource
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from guest_api import guest_api_pb2
+from guest_transport.addresses import VSOCK_CIDS, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
+from guest_transport.doctor.findings import Finding, note, ok, wrong
+from vmm_proxy.asking import ask
+from vmm_proxy.contract_methods import proxied_methods
+from vmm_proxy.directory import GuestEntry
+from vmm_proxy.doctor.machine import Host
+from vmm_proxy.guest_tls import GuestTls, secure, tls_for
+from vmm_proxy.line import Line
+from vmm_proxy.statuses import CallError
+
+# A guest answers Info from memory; two handshakes of 2.5 s and some is what the proxy itself waits for one that swallows connections.
+GUEST_SECONDS = 6.0
+_VERSION_LIMIT_CHARACTERS = 64
+_INFO = next(method for method in proxied_methods() if method.name == "Info")
+
+
+@dataclass(frozen=True, slots=True)
+class GuestReading:
+    """What came of asking: who it says it is, or why not."""
+
+    entry: GuestEntry
+    version: str = ""
+    instance_id: bytes = b""
+    failure: str = ""
+
+
+async def examine_guests(host: Host) -> Sequence[Finding]:
+    """Ask all of them."""
+    known = await host.known.get()
+    _allow_many_descriptors()
+    running = [entry for entry in known.guests if entry.running]
+    readings = await asyncio.gather(*(ask_guest(entry, known.usual_tls, known.tls_refused) for entry in running))
+    stopped = [note(f"guest {entry.id}: stopped, so it is not asked") for entry in known.guests if not entry.running]
+    found = [*(judge_guest(reading) for reading in readings), *judge_twins(readings), *stopped]
+    return found or [note("no guests to ask")]
+
+
+async def ask_guest(entry: GuestEntry, usual_tls: GuestTls | None, tls_refused: str = "") -> GuestReading:
+    """Who answers at the entry's address; raises nothing but cancellation."""
+    tls = tls_for(entry.address, entry.tls, usual_tls)
+    if tls is None and tls_refused and isinstance(entry.address, TcpAddress) and not entry.address.loopback:
+        return GuestReading(entry, failure=f"guest {entry.id}: not asked: its TLS files are refused (see tls)")
+    try:
+        secured = await secure(entry.id, entry.address, tls) if tls is not None else None
+        line = Line(entry.id, entry.address, secured=secured)
+    except CallError as error:
+        return GuestReading(entry, failure=error.text)
+    try:
+        answer = await ask(line, entry.id, _INFO, (), asyncio.get_running_loop().time() + GUEST_SECONDS)
+    except CallError as error:
+        return GuestReading(entry, failure=error.text)
+    finally:
+        await line.close()
+    if not isinstance(answer.message, guest_api_pb2.GuestInfo):
+        return GuestReading(entry, failure=f"guest {entry.id}: its reply is no GuestInfo")
+    return GuestReading(entry, answer.message.version[:_VERSION_LIMIT_CHARACTERS], answer.message.instance_id)
+
+
+def judge_guest(reading: GuestReading) -> Finding:
+    """Reached, and the one that the directory means."""
+    entry = reading.entry
+    if reading.failure:
+        return wrong(f"{reading.failure} ({entry.address})", _advice(entry.address))
+    shown = reading.instance_id.hex() or "no instance id"
+    if entry.instance_id and not hmac.compare_digest(entry.instance_id, reading.instance_id):
+        return wrong(
+            f"guest {entry.id}: another VM answers at {entry.address}: it shows {shown}, and {entry.instance_id.hex()} is pinned",
+            "correct the address, or the pin if this guest was made anew; until then the proxy passes nothing on",
+        )
+    pinned = ", as pinned" if entry.instance_id else ""
+    return ok(f"guest {entry.id}: guest-service {reading.version or 'of no version'} at {entry.address}, {shown}{pinned}")
+
+
+def _advice(address: Address) -> str:
+    inside = "guest-service doctor in the guest says more"
+    match address:
+        case VsockAddress(cid=cid) if cid == VSOCK_CIDS["local"]:
+            return f"does an agent of this machine listen on vsock:any:{address.port}, and is CID 1 in its grpc.vsock_cids?"
+        case VsockAddress(cid=cid):
+            return f"is a VM with CID {cid} running, and does its agent listen on vsock:any:{address.port}? {inside}"
+        case HvsockAddress():
+            return f"is the VM running, and does its agent listen on vsock:any:{address.port}? {inside}"
+        case UnixAddress():
+            return "does an agent listen there, and may this user open the socket?"
+    return f"is the port open from here, and TLS the same on both sides? {inside}"
+
+
+def judge_twins(readings: Sequence[GuestReading]) -> list[Finding]:
+    """Guests that show one identity."""
+    by_identity = defaultdict[bytes, list[str]](list)
+    for reading in readings:
+        if reading.instance_id:
+            by_identity[reading.instance_id].append(reading.entry.id)
+    return [
+        note(
+            f"guests {', '.join(ids[:8])} show one instance_id: one VM answers for all of them, or they have one /etc/machine-id",
+            "give each VM a machine id of its own (systemd-machine-id-setup after removing it), so that pins can tell them apart",
+        )
+        for ids in by_identity.values()
+        if len(ids) > 1
+    ]
+
+
+def _allow_many_descriptors() -> None:
+    """A connection per guest, as in serve."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
