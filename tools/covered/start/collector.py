@@ -11,16 +11,18 @@ import posix
 import runpy
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import coverage
 
 start_new_thread = _thread.start_new_thread
 
 
-def start_traced(function, arguments):
+def start_traced(function: Callable[..., object], arguments: tuple[Any, ...]) -> int:  # Any: as _thread has it
     """As _thread.start_new_thread, with the tracer of this process in the new thread too."""
 
-    def traced(*arguments):
+    def traced(*arguments: Any) -> None:
         sys.settrace(threading.gettrace())
         function(*arguments)
 
@@ -29,6 +31,6 @@ def start_traced(function, arguments):
 
 coverage.process_startup()
 posix._exit = os._exit
-_thread.start_new_thread = start_traced
+_thread.start_new_thread = start_traced  # type: ignore[assignment]  # without keywords, which the collector passes none of
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
