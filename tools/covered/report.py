@@ -18,6 +18,12 @@ from tools.covered.measuring import DATA, FOLDER, PACKAGES, ROOT
 # Of a package and of each module; below it, code waits for its first bug. Not 100: what is left is mostly what an operating system has to
 # refuse (no descriptor, no thread, no memory), and a test that forces it tells more about the test.
 ENOUGH_PERCENT = 90.0
+# Shown and not judged as single modules, each with where the rest of it is tested; their packages count them all the same.
+ELSEWHERE = {
+    "vmm_proxy/domains/reporter.py": "tests/domains ends reporters with -9, as the proxy does, and such a process saves nothing",
+    "guest_transport/vsock.py": "what needs a VM: make vm-test",
+    "guest_transport/one_connection.py": "the same",
+}
 
 
 @dataclass
@@ -72,8 +78,10 @@ def judge(files: dict[str, Counted]) -> bool:
         sys.stdout.write(_line(package, packages[package]))
     for name, counted in sorted(short.items(), key=lambda item: item[1].percent):
         sys.stdout.write(f"under {ENOUGH_PERCENT:.0f} %: {_line(name, counted)}")
+        if name in ELSEWHERE:
+            sys.stdout.write(f"    not judged: {ELSEWHERE[name]}\n")
     sys.stdout.write(f"line by line: {(FOLDER / 'html' / 'index.html').relative_to(ROOT)}\n")
-    return not short
+    return not short.keys() - ELSEWHERE.keys()
 
 
 def _line(name: str, counted: Counted) -> str:
