@@ -12,6 +12,7 @@ nothing but the status of its own call.
 from __future__ import annotations
 
 import re
+from typing import Self
 
 import grpc
 
@@ -63,6 +64,15 @@ class CallError(Exception):
         self.trailers = trailers
         self.retry_after_seconds = retry_after_seconds
         self.answered = answered
+
+    def as_value(self) -> Self:
+        """This failure, to be kept: without its traceback, its cause and what it was raised in.
+
+        Their frames hold the call, the line to the guest with its connection, and mostly this failure itself: a cycle, which is only found
+        by a full collection of garbage, and those are rare here (app.collect_garbage_quietly).
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
     def again(self) -> CallError:
         """The same failure for one more caller: a raised exception gathers tracebacks and is not shared."""
