@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.metadata
+import logging
 import resource
 import sys
 from collections.abc import Sequence
@@ -113,6 +114,8 @@ def check_config(config: Path) -> None:
     from vmm_proxy.app import check_sources  # noqa: PLC0415 - see serve
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - see serve
 
+    # What is refused is told below; the folder's own warnings of it are for the log of a server.
+    logging.disable(logging.CRITICAL)
     try:
         setup = read_setup(config)
         count, refused = check_sources(setup)

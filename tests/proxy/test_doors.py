@@ -189,6 +189,10 @@ async def test_check_config_counts_the_guests_of_the_folder_too(sockets: Path) -
     status, out, err = await processes.run("check-config", "--config", str(config))
     assert (status, err) == (0, "")
     assert out == f"{config}: ok, 3 guests, gRPC on unix:{sockets}/proxy, pages on no address\n"
+    (sockets / "guests.d/vm4.toml").write_text('id = "vm4"\naddress = "nonsense"\n')
+    status, out, err = await processes.run("check-config", "--config", str(config))
+    assert (status, out, err.count("\n")) == (2, "", 1), "each file that is refused is one line, told once"
+    assert err.startswith(f"{sockets}/guests.d/vm4.toml: address: 'nonsense'")
 
 
 async def test_the_example_configuration_is_accepted() -> None:
