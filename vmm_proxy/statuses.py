@@ -32,6 +32,12 @@ _CONNECT_REASONS = (
     ("No route to host", "no route to it"),
     ("Network is unreachable", "no route to it"),
     ("errors resolving", "its host name is not known"),
+    # BoringSSL's words (grpcio 1.85), see tests/pins/test_guest_tls.py.
+    ("CERTIFICATE_VERIFY_FAILED", "TLS: its certificate is of no authority that is believed here, or has expired"),
+    ("Hostname Verification Check failed", "TLS: its certificate is for another name"),
+    ("WRONG_VERSION_NUMBER", "TLS: it does not speak it"),
+    # A TLS server that meets a plain caller, or one without a certificate, says nothing and hangs up.
+    ("Socket closed", "it closes the connection at once (over TCP: is TLS the same on both sides?)"),
 )
 
 Trailers = tuple[tuple[str, str], ...]
