@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    # Before anything imports grpc, whose C core writes each failed handshake to stderr past the log. Set GRPC_VERBOSITY to see them.
+    # C-core reads it once, when gRPC is imported; later its lines about broken handshakes are in the log, and whoever connects makes them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from guest_service.cli import main as run  # noqa: PLC0415 (as above)
 

@@ -33,13 +33,14 @@ class PrivateFolder:
 
     def __init__(self) -> None:
         try:
-            self._path, self._lock_fd = _made()
+            self._path, lock_fd = _made()
         except OSError as error:
             # Without a file name nothing could be written anywhere, and the error lists where Python tried.
             where = f"{error.filename}: " if error.filename else ""
             raise ListenError(
                 f"{where}cannot make a private folder for sockets: {error.strerror}; set TMPDIR to a folder that can be written to"
             ) from error
+        self._lock_fds = [lock_fd]
 
     def file(self, name: str) -> str:
         """The path of `name` in it; raises ListenError when it is too long for a socket."""
@@ -49,9 +50,12 @@ class PrivateFolder:
         return path
 
     def close(self) -> None:
-        """Remove it with its sockets; waits for the file system."""
-        _remove(self._path, self._lock_fd)
-        os.close(self._lock_fd)
+        """Remove it with its sockets; waits for the file system. May be called again, also while the first call is at it in a thread."""
+        # Taken in one step: a descriptor that is closed twice is somebody else's by then.
+        with contextlib.suppress(IndexError):
+            lock_fd = self._lock_fds.pop()
+            _remove(self._path, lock_fd)
+            os.close(lock_fd)
 
 
 def remove_abandoned_folders() -> None:

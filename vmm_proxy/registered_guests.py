@@ -61,8 +61,9 @@ class RegisteredGuests:
     def load(self) -> None:
         """Add what the file holds to the directory; raises SettingsError for a file that cannot be trusted. Blocks: call it at start."""
         try:
-            if not stat.S_ISREG(self._file.stat().st_mode):
-                # A pipe would be waited for at the start, and replaced by the first change.
+            kind = self._file.stat().st_mode
+            # A folder tells by itself what it is; a pipe would be waited for, and a device may have no end.
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
                 raise SettingsError(f"{self._file}: is no regular file")
             data = self._file.read_bytes()
         except FileNotFoundError:
@@ -76,8 +77,8 @@ class RegisteredGuests:
         for number, settings in enumerate(guests):
             where = f"{self._file}: guests[{number}]."
             if settings.tls is not None:
-                # The contract knows none, so the next change would lose it, and the guest be dialled without.
-                raise SettingsError(f"{where}tls: a registered guest has none; write a file in directory.dir for it")
+                # DirectoryService has no such thing, and the next change would write the guest without it: in the clear from then on.
+                raise SettingsError(f"{where}tls: a registered guest has none; give this one a file in directory.dir")
             entry = guest_entry(settings, where, source=SOURCE, allow_plaintext=self._allow_plaintext)
             try:
                 self._directory.add(entry)

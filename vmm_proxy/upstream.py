@@ -222,8 +222,7 @@ class Upstream:
         try:
             outcome = await self._ask(method, metadata, flight.deadline)
         except CallError as error:
-            # Not the error itself: its traceback holds this frame, and with it the connection until the garbage is collected.
-            outcome = error.again()
+            outcome = error.as_value()
         except asyncio.CancelledError:
             if asyncio.get_running_loop().time() >= flight.deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.

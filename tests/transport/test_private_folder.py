@@ -81,6 +81,15 @@ def test_a_folder_in_use_by_this_process_stays_and_is_gone_once_it_is_closed(pla
     assert list(place.iterdir()) == []
 
 
+def test_a_folder_that_is_closed_twice_closes_no_descriptor_of_somebody_else(place: Path) -> None:
+    folder = PrivateFolder()
+    folder.close()
+    with open(os.devnull) as next_with_the_same_number:
+        folder.close()
+        os.fstat(next_with_the_same_number.fileno())
+    assert list(place.iterdir()) == []
+
+
 def test_nothing_but_sockets_is_ever_removed(place: Path) -> None:
     kept = place / f"{PREFIX}x"
     kept.mkdir()
