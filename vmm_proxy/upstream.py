@@ -81,7 +81,6 @@ class Upstream:
         self._shared: dict[tuple[str, Metadata], Flight] = {}
         self._misses = 0
         self._redialled_at = float("-inf")
-        self._retired: set[Line] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         self._closed: CallError | None = None
 
@@ -159,12 +158,11 @@ class Upstream:
         await asyncio.gather(
             *(flight.task for flight in self._flights if flight.task and not flight.piloted), return_exceptions=True
         )
-        for task in list(self._retiring):
-            task.cancel()
+        # They end now that every call has. They may not be cancelled: a channel whose close() was cancelled counts as closed, and keeps its
+        # connection for good (grpcio 1.85).
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        for line in (self._line, *self._retired):
-            if line:
-                await line.close()
+        if self._line:
+            await self._line.close()
 
     def renew_certificates(self) -> None:
         """Dial anew where TLS is spoken, so that renewed files are used; calls in flight finish."""
@@ -304,11 +302,6 @@ class Upstream:
         self._replace(self._line)
 
     def _retire(self, line: Line) -> None:
-        async def close_later() -> None:
-            await line.close(OLD_LINE_GRACE_SECONDS)
-            self._retired.discard(line)
-
-        self._retired.add(line)
-        task = asyncio.create_task(close_later())
+        task = asyncio.create_task(line.close(OLD_LINE_GRACE_SECONDS))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)

@@ -236,6 +236,24 @@ async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_a
         assert upstream.callers == upstream._calls.taken == 0
 
 
+async def test_a_removed_guest_has_no_connection_left_on_a_line_that_was_replaced_under_a_call(
+    proxy: Proxy, sockets: Path
+) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        failing = asyncio.create_task(proxy.failure("vm1", timeout=60))
+        await asyncio.wait_for(guest.called.wait(), 10)
+        upstream = proxy.upstreams.reach("vm1")
+        assert upstream._line is not None
+        upstream._replace(upstream._line)
+        await asyncio.sleep(0.05)
+        proxy.directory.remove("vm1")
+        async with asyncio.timeout(20):
+            assert (await failing).details() == "guest vm1: it was removed from the directory"
+            while guest._open:
+                await asyncio.sleep(0.01)
+
+
 def test_a_call_on_a_replaced_line_keeps_its_own_deadline_however_long() -> None:
     assert OLD_LINE_GRACE_SECONDS >= LONGEST_SECONDS, "else the proxy breaks off what its caller still waits for"
 
