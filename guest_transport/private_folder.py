@@ -15,6 +15,7 @@ import logging
 import os
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
 from guest_transport.addresses import UNIX_PATH_BYTES
@@ -32,6 +33,8 @@ class PrivateFolder:
     """A new folder (mode 0700) in the system's place for temporary files, for sockets that only this process uses."""
 
     def __init__(self) -> None:
+        self._closing = threading.Lock()
+        self._closed = False
         try:
             self._path, self._lock_fd = _made()
         except OSError as error:
@@ -49,9 +52,16 @@ class PrivateFolder:
         return path
 
     def close(self) -> None:
-        """Remove it with its sockets; waits for the file system."""
-        _remove(self._path, self._lock_fd)
-        os.close(self._lock_fd)
+        """Remove it with its sockets; waits for the file system.
+
+        A second time, also from another thread meanwhile, does no more than wait: the descriptor's number may be somebody else's by then.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            _remove(self._path, self._lock_fd)
+            os.close(self._lock_fd)
 
 
 def remove_abandoned_folders() -> None:

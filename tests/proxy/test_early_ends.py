@@ -207,3 +207,48 @@ async def test_who_leaves_as_the_answer_is_being_told_is_not_told_and_counts_onc
             while upstream.callers:
                 await asyncio.sleep(0)
         assert len(told) == 1
+
+
+async def test_who_joined_a_call_of_the_proxys_own_is_told_when_there_is_no_place_to_ask_anew(sockets: Path) -> None:
+    places, told = Slots(1, "the proxy"), list[object]()
+    places.take()
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, places) as upstream:
+        of_the_proxy = asyncio.create_task(upstream.call(GPU_INFO, (), soon(), for_fleet=True))
+        await asyncio.wait_for(guest.called.wait(), 5)
+        upstream.ask(GPU_INFO, (), soon(), told.append)
+        of_the_proxy.cancel()
+        await asyncio.wait([of_the_proxy])
+        assert [str(outcome) for outcome in told] == ["the proxy: 1 calls are in progress already, try again later"]
+        assert upstream.callers == 0
+
+
+async def test_a_failure_of_a_shared_call_is_told_to_all_and_nobody_asks_again(sockets: Path) -> None:
+    told: list[object] = []
+
+    async def close(stream: Stream) -> None:
+        await asyncio.wait_for(joined.wait(), 5)
+        stream.connection.writer.close()
+
+    async with raw_guest(str(sockets / "g"), close) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+        joined = asyncio.Event()
+        for later in range(3):
+            upstream.ask(GPU_INFO, (), soon() + later, told.append)
+        joined.set()
+        async with asyncio.timeout(5):
+            while upstream.callers:
+                await asyncio.sleep(0)
+        assert [str(outcome) for outcome in told] == ["guest vm1: the connection was lost during the call"] * 3
+        assert len(guest.requests) == 1
+
+
+async def test_all_who_have_one_deadline_are_told_at_it_and_nobody_asks_again(sockets: Path) -> None:
+    told: list[object] = []
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+        deadline = asyncio.get_running_loop().time() + 5 * HASTY_SECONDS
+        for _ in range(3):
+            upstream.ask(GPU_INFO, (), deadline, told.append)
+        async with asyncio.timeout(5):
+            while upstream.callers:
+                await asyncio.sleep(0.01)
+        assert [isinstance(outcome, CallError) and outcome.code for outcome in told] == [grpc.StatusCode.DEADLINE_EXCEEDED] * 3
+        assert len(guest.requests) == 1

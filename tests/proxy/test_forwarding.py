@@ -129,30 +129,6 @@ async def test_the_first_connection_carries_the_call_and_nobody_probes(proxy: Pr
         assert guest.connections == 1
 
 
-async def test_after_three_missed_deadlines_in_a_row_the_line_is_dialled_anew(proxy: Proxy, sockets: Path) -> None:
-    async def silent_on_the_first_connection(stream: Stream) -> None:
-        await (silence(stream) if guest.connections == 1 else no_gpu(stream))
-
-    async with raw_guest(str(sockets / "g"), silent_on_the_first_connection) as guest:
-        proxy.add("vm1", guest.address)
-        for _ in range(3):
-            assert (await proxy.failure("vm1", timeout=0.2)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert await proxy.gpu_info("vm1", timeout=5) == guest_api_pb2.GpuInfoResponse()
-        assert guest.connections == 2
-
-
-async def test_an_answer_between_misses_keeps_the_line(proxy: Proxy, sockets: Path) -> None:
-    async def silent_for_odd_calls(stream: Stream) -> None:
-        await (silence(stream) if len(guest.requests) % 2 else no_gpu(stream))
-
-    async with raw_guest(str(sockets / "g"), silent_for_odd_calls) as guest:
-        proxy.add("vm1", guest.address)
-        for _ in range(4):
-            await proxy.failure("vm1", timeout=0.1)
-            await proxy.gpu_info("vm1")
-        assert guest.connections == 1
-
-
 @pytest.mark.parametrize("change", ["removed", "stopped", "moved"])
 async def test_a_call_in_flight_ends_at_once_when_its_guest_goes(proxy: Proxy, sockets: Path, change: str) -> None:
     async with raw_guest(str(sockets / "g"), silence) as guest:
