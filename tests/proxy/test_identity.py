@@ -12,7 +12,7 @@ import pytest
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2
 from tests.proxy.fleet_entries import Entries
-from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
+from tests.proxy.raw_guest import Behaviour, Connection, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy
 from vmm_proxy.directory import GuestEntry
 from vmm_proxy.guest_outcome import GPU_INFO
@@ -166,3 +166,21 @@ async def test_a_guest_may_go_while_its_replaced_connection_is_being_closed(prox
         proxy.directory.remove("vm1")
         # Raises what went wrong while the guest's connections were closed.
         await proxy.upstreams.close()
+
+
+async def test_a_pinned_guest_on_tcp_hears_of_no_path_of_the_host(proxy: Proxy) -> None:
+    authorities: list[str] = []
+
+    async def answer(stream: Stream) -> None:
+        authorities.append(stream.headers[":authority"])
+        await vm(OURS)(stream)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Connection(reader, writer, answer).serve()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        proxy.add("vm1", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", instance_id=OURS)
+        await proxy.gpu_info("vm1")
+        proxy.directory.remove("vm1")
+        await proxy.upstreams.close()
+    assert authorities == ["localhost"] * 2
