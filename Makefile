@@ -9,15 +9,17 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check reference metrics-reference docs lint types lock wheel deb deb-test vm-test test-floor test-pythons clean \
-  soak kills bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
+.PHONY: help demo test check proto proto-check reference metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
+  fuzz coverage soak kills bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
 	@echo 'make test           all tests; TESTS=tests/proxy runs some of them'
 	@echo 'make check          all tests and every other check'
-	@echo 'make vm-test        agent, proxy and client over real vsock, in an emulated VM'
+	@echo 'make vm-test        emulated VMs: real vsock, the installed packages under systemd, suspended and paused; vm-test-vsock: vsock alone'
 	@echo 'make test-floor     the tests at the oldest supported dependencies; test-pythons: with each Python that is here'
+	@echo 'make fuzz           hostile bytes at every door of the product; SECONDS=60 for each door'
+	@echo 'make coverage       branch coverage by package and module, child processes included'
 	@echo 'make gpu-check      on a machine with a real NVIDIA GPU: what must work there, as a table and gpu-check.json'
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
@@ -44,8 +46,14 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 4 $(TESTS)
 
-# Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static) is printed and skipped.
+# Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static, mmdebstrap, and what `make deb`
+# needs) is printed and skipped. vm-test-vsock leaves out the machines that run a Debian with our packages installed, as root.
 vm-test: $(READY)
+	-$(BIN)/python -m tests.vm.kernel
+	-$(MAKE) deb
+	$(BIN)/python -m pytest -m 'vm or vm_debian' tests/vm
+
+vm-test-vsock: $(READY)
 	-$(BIN)/python -m tests.vm.kernel
 	$(BIN)/python -m pytest -m vm tests/vm
 
@@ -61,6 +69,19 @@ test-pythons:
 	  then $(MAKE) test PYTHON=$$python VENV=.venv-$$(basename $$python) || exit 1; \
 	  else missing="$$missing $$python"; fi; \
 	done; if [ -n "$$missing" ]; then echo "not tested, because they are not here or lack ssl or venv:$$missing" >&2; fi
+
+# Hostile bytes at every door, SECONDS for each; what breaks one is saved in tests/fuzz/corpus. DOORS names some of them, GUIDED=1 adds atheris.
+SECONDS ?= 10
+fuzz: $(if $(GUIDED),$(VENV)/.fuzz-ready,$(READY))
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(if $(GUIDED),--guided) $(DOORS)
+
+$(VENV)/.fuzz-ready: $(READY) requirements/fuzz.lock.txt
+	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --require-hashes -r requirements/fuzz.lock.txt
+	@touch $@
+
+# Branches that the tests run, in every process of the product; all tests fail under 90 % for a package or a module, TESTS=… only shows.
+coverage: $(READY)
+	$(BIN)/python -m tools.covered $(if $(filter-out tests,$(TESTS)),$(TESTS))
 
 # On a machine with a real GPU; changes no setting of it. ARGS adds options (python -m gpu_check --help).
 gpu-check: $(READY)
@@ -145,13 +166,14 @@ kills: $(READY)
 	@$(BIN)/python -m soak.kills --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(OUT),-o $(OUT))
 
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
-# the oldest that is promised to work, and what only benchmarks and the site need.
+# the oldest that is promised to work, and what only benchmarks, guided fuzzing and the site need.
 LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 UPGRADE ?= --upgrade
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCKED) $(UPGRADE) -o requirements/dev.lock.txt
 	$(BIN)/uv pip compile pyproject.toml --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/runtime.lock.txt
 	$(BIN)/uv pip compile --group bench $(LOCKED) $(UPGRADE) -o requirements/bench.lock.txt
+	$(BIN)/uv pip compile --group fuzz $(LOCKED) $(UPGRADE) -o requirements/fuzz.lock.txt
 	$(BIN)/uv pip compile --group docs --constraint requirements/dev.lock.txt $(LOCKED) $(UPGRADE) -o requirements/docs.lock.txt
 	$(BIN)/python -m tools.floors
 

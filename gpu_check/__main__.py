@@ -18,6 +18,7 @@ from gpu_check import figures, nvidia_smi
 from gpu_check.checks import Checks, all_checks
 from gpu_check.machine import Machine, facts
 from gpu_check.verdict import Result, Seen, Verdict, run
+from guest_service.inventory import InventoryError, read_inventory
 
 # A scraper's usual beat.
 GAP_SECONDS = 20.0
@@ -59,9 +60,20 @@ def results(machine: Machine, folder: Path, only: list[str] | None) -> Iterator[
             yield run(name, check)
 
 
+def nothing_to_check(sysfs: Path) -> bool:
+    """Whether the PCI bus was looked at and has no NVIDIA card; a bus that cannot be read is for the checks to tell."""
+    try:
+        return read_inventory(sysfs).nvidia == 0
+    except InventoryError:
+        return False
+
+
 def main() -> int:
-    """The exit status: 1 when a check failed."""
+    """The exit status: 1 when a check failed, 2 when there is no card to check."""
     options = arguments()
+    if not options.only and nothing_to_check(options.sysfs):
+        print("gpu_check: no NVIDIA card is on the PCI bus of this machine: nothing was checked", file=sys.stderr)
+        return 2
     machine = Machine(options.sysfs, options.nvml_library, options.nvidia_smi, options.gap, options.runs)
     head = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "version": version("guestscope"), **facts(machine)}
     for name, value in head.items():

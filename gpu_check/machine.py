@@ -43,7 +43,8 @@ class Machine:
             return self.library
         done = subprocess.run([sys.executable, "-I", "-c", _WHERE], capture_output=True, text=True, timeout=COMMAND_SECONDS)
         if done.returncode != 0:
-            raise CheckSkippedError(f"{LIBRARY}: not loaded: {done.stderr.strip().splitlines()[-1:]}")
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise CheckSkippedError(f"{LIBRARY} cannot be loaded: {last.removeprefix('OSError: ') or 'no reason given'}")
         return Path(done.stdout.strip())
 
     def library_flags(self) -> list[str]:

@@ -33,6 +33,8 @@ from guest_transport.logs import escape
 REASON_LIMIT_CHARACTERS = 1024
 # grpcio 1.85 puts the target twice before the one thing that matters, the system's word after the last colon.
 _CONNECT_FAILED = re.compile(r"failed to connect to all addresses; last error: (?P<all>.*: (?P<last>[^:]*))", re.DOTALL)
+# How it begins where a host has no address; what follows is the resolver's own matter.
+_NO_SUCH_HOST = "errors resolving "
 # What that text holds when TLS refused (1.85 with BoringSSL; all were seen, see tests/client/test_tls.py); the word after the last colon is
 # "OK" then.
 _TLS_REFUSALS = {
@@ -145,6 +147,8 @@ def failure(code: grpc.StatusCode, details: str, *, method: str, address: str) -
     """The error of `code`'s class with `details` made safe to show."""
     connecting = _CONNECT_FAILED.fullmatch(details)
     reason = f"cannot connect: {_why(connecting['all'], connecting['last'])}" if connecting else details
+    if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_SUCH_HOST):
+        reason = "cannot connect: the host name is not known"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         reason = "no answer came within this call's time"
     if len(reason) > REASON_LIMIT_CHARACTERS:

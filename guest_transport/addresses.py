@@ -31,6 +31,7 @@ UNIX_PATH_BYTES = 107
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 # Interface names have at most 15 bytes (IFNAMSIZ); an index is digits.
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+_SCHEMES = ("unix", "vsock", "hvsock")
 _SYNTAX = "use unix:/path, HOST:PORT, [v6]:PORT, vsock:CID:PORT or hvsock:/path:PORT"
 
 
@@ -141,6 +142,9 @@ def _tcp(text: str) -> TcpAddress:
         return TcpAddress(_ipv6(text, host[1:-1]), number)
     if ":" in host:
         raise _refusal(text, f"an IPv6 address needs brackets, and no other scheme is known; {_SYNTAX}")
+    if host.lower() in _SCHEMES:
+        # As a host it would be another address in its own text, which is in lower case.
+        raise _refusal(text, f"a scheme is written in lower case; {_SYNTAX}")
     if not _HOST.fullmatch(host):
         raise _refusal(text, f"{'it has no host' if not host else 'its host is no host name'}; {_SYNTAX}")
     if re.fullmatch(r"[0-9.]+", host):

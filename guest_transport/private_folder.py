@@ -15,7 +15,6 @@ import logging
 import os
 import stat
 import tempfile
-import threading
 from pathlib import Path
 
 from guest_transport.addresses import UNIX_PATH_BYTES
@@ -33,16 +32,15 @@ class PrivateFolder:
     """A new folder (mode 0700) in the system's place for temporary files, for sockets that only this process uses."""
 
     def __init__(self) -> None:
-        self._closing = threading.Lock()
-        self._closed = False
         try:
-            self._path, self._lock_fd = _made()
+            self._path, lock_fd = _made()
         except OSError as error:
             # Without a file name nothing could be written anywhere, and the error lists where Python tried.
             where = f"{error.filename}: " if error.filename else ""
             raise ListenError(
                 f"{where}cannot make a private folder for sockets: {error.strerror}; set TMPDIR to a folder that can be written to"
             ) from error
+        self._lock_fds = [lock_fd]
 
     def file(self, name: str) -> str:
         """The path of `name` in it; raises ListenError when it is too long for a socket."""
@@ -52,16 +50,12 @@ class PrivateFolder:
         return path
 
     def close(self) -> None:
-        """Remove it with its sockets; waits for the file system.
-
-        A second time, also from another thread meanwhile, does no more than wait: the descriptor's number may be somebody else's by then.
-        """
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
-            _remove(self._path, self._lock_fd)
-            os.close(self._lock_fd)
+        """Remove it with its sockets; waits for the file system. May be called again, also while the first call is at it in a thread."""
+        # Taken in one step: a descriptor that is closed twice is somebody else's by then.
+        with contextlib.suppress(IndexError):
+            lock_fd = self._lock_fds.pop()
+            _remove(self._path, lock_fd)
+            os.close(lock_fd)
 
 
 def remove_abandoned_folders() -> None:

@@ -28,7 +28,7 @@ from soak.ages import Ages
 from soak.callers import Callers
 from soak.disturbing import Disturber, Registrar
 from soak.fleet import Fleet
-from soak.judging import GPUS_UNKNOWN, Book, Kind
+from soak.judging import GPUS_UNKNOWN, NOT_IN_TIME, Book, Kind
 from soak.processes import Holding
 from soak.service import Service, ServiceError
 from soak.verdict import Verdict, judge_ages, judge_calls, judge_disturbances, judge_logs, judge_parts
@@ -68,11 +68,12 @@ VIEWERS = 2
 # What is always told about guests that are none; a fleet's page may besides find a place taken by another's call.
 SLOTS_TAKEN = "RESOURCE_EXHAUSTED"
 ALWAYS = {
-    "silent": frozenset({"DEADLINE_EXCEEDED", SLOTS_TAKEN}),
-    "hole": frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", SLOTS_TAKEN}),
-    "broken": frozenset({"INTERNAL"}),
-    "oversized": frozenset({"RESOURCE_EXHAUSTED"}),
-    "rude": frozenset({"ABORTED"}),
+    "silent": frozenset({"DEADLINE_EXCEEDED", NOT_IN_TIME, SLOTS_TAKEN}),
+    "hole": frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", NOT_IN_TIME, SLOTS_TAKEN}),
+    # All of them are one process, which owes nobody an answer in time.
+    "broken": frozenset({"INTERNAL", "DEADLINE_EXCEEDED"}),
+    "oversized": frozenset({"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}),
+    "rude": frozenset({"ABORTED", "DEADLINE_EXCEEDED"}),
     "sick": frozenset({GPUS_UNKNOWN}),
 }
 
@@ -148,7 +149,7 @@ class Soak:
             await self.start(registrar)
             callers = Callers(client, self.fleet.proxy_page, self.book, self.ages)
             disturber = Disturber(self.fleet, self.book, registrar, self.ways, self._plan.seed)
-            watch = Watch(self.fleet.services)
+            watch = Watch(self.fleet.services, self.fleet.proxy, self.book)
             whole = self._plan.minutes * 60
             before = self._loop.time() - self._began
             first, _ = await self._phase(callers, disturber, watch, min(WARM_UP_SECONDS, whole * WARM_UP_SHARE))
@@ -167,7 +168,7 @@ class Soak:
         verdict = Verdict()
         judge_parts(verdict, watch, (first, last), lasting)
         promised = {what: loaded / seconds for what, seconds in RATES.items()}
-        judge_calls(verdict, self.book, promised, callers.not_made)
+        judge_calls(verdict, self.book, promised, callers.not_made, self._loop.time() - self._began)
         happened = judge_disturbances(verdict, self.book, (Kind.HANGS, Kind.GONE, Kind.KILLED))
         spreads = judge_ages(verdict, self.ages)
         judge_logs(verdict, {service.name: service.log_text() for service in self.fleet.services})

@@ -18,7 +18,7 @@ from guest_client import AsyncGuestClient, AsyncProxyClient, CallError
 from guest_fleet.v1 import fleet_pb2
 from soak import pages
 from soak.ages import Ages
-from soak.judging import BAD_PAGE, GPUS_UNKNOWN, MISSING, TWICE, Book
+from soak.judging import BAD_PAGE, GPUS_UNKNOWN, MISSING, NOT_IN_TIME, TWICE, Book
 
 # A call to a healthy guest takes some 10 ms, on a machine with other work a hundred times that.
 CALL_SECONDS = 5.0
@@ -122,11 +122,12 @@ class Callers:
                     seen.add(entry.guest_id)
                     self._note_entry("collect", began, entry)
             except CallError as error:
-                # With a silent guest a collection lasts as long as its caller lets it, and its end may come a moment too late: that is
-                # the failure of those who had not answered by then.
-                late = error.code is grpc.StatusCode.DEADLINE_EXCEEDED
-                for guest in (missing - seen) if late else [""]:
-                    self._book.note("collect", guest, began, self._loop.time(), status=error.code.name, text=error.reason)
+                # With a silent guest a collection lasts as long as its caller lets it, and on a busy machine its end may come a moment too
+                # late: then it is the failure of those who were not in it by then.
+                if error.code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self._book.note("collect", "", began, self._loop.time(), status=error.code.name, text=error.reason)
+                for guest in missing - seen:
+                    self._book.note("collect", guest, began, self._loop.time(), status=NOT_IN_TIME)
                 return
             for guest in missing - seen:
                 self._book.note("collect", guest, began, self._loop.time(), status=MISSING)

@@ -19,14 +19,16 @@ SETTLING_SECONDS = 3.0
 DIRECT = "agent of "
 
 OK = "OK"
-# What stands in place of a status: GpuInfo said that the GPUs are unknown, a collection left the guest out or named it twice.
+# What stands in place of a status: GpuInfo said that the GPUs are unknown; a collection left the guest out, named it twice, or ended too
+# late without it; a page was not there or not whole.
 GPUS_UNKNOWN = "GPUS_UNKNOWN"
 MISSING = "MISSING"
+NOT_IN_TIME = "NOT_IN_TIME"
 TWICE = "TWICE"
 BAD_PAGE = "BAD_PAGE"
 
 _LOST_CONNECTION = frozenset({"UNAVAILABLE"})
-_NO_ANSWER = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", GPUS_UNKNOWN, BAD_PAGE})
+_NO_ANSWER = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", GPUS_UNKNOWN, BAD_PAGE, NOT_IN_TIME})
 
 
 class Kind(enum.Enum):
@@ -40,6 +42,9 @@ class Kind(enum.Enum):
     KILLED = "killed"
     # The proxy itself was killed.
     PROXY_KILLED = "proxy killed"
+    # Neither: whoever had to answer, or to ask, waited for a processor most of the time (soak.watching). A machine that is out of them is
+    # no fault of the product, and a run with much of this fails as no proof.
+    STARVED = "the machine was busy"
     # Its collector was killed: the reason stands in the answer until the next sample.
     COLLECTOR_KILLED = "collector killed"
 
@@ -47,9 +52,10 @@ class Kind(enum.Enum):
 EXPLAINED: dict[Kind, frozenset[str]] = {
     Kind.HANGS: _NO_ANSWER,
     # A collection that began before may name it and one that began after may not.
-    Kind.GONE: _LOST_CONNECTION | {"NOT_FOUND", MISSING, BAD_PAGE},
+    Kind.GONE: _LOST_CONNECTION | {"NOT_FOUND", MISSING, NOT_IN_TIME, BAD_PAGE},
     Kind.KILLED: _LOST_CONNECTION | {BAD_PAGE},
-    Kind.PROXY_KILLED: _LOST_CONNECTION | {BAD_PAGE, MISSING},
+    Kind.PROXY_KILLED: _LOST_CONNECTION | {BAD_PAGE, MISSING, NOT_IN_TIME},
+    Kind.STARVED: frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", NOT_IN_TIME, BAD_PAGE}),
     Kind.COLLECTOR_KILLED: frozenset({GPUS_UNKNOWN}),
 }
 

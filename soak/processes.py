@@ -37,6 +37,17 @@ def read_holding(pid: int) -> Holding | None:
     return Holding(resident, descriptors, threads, sum(state is not None for state in states), states.count("Z"))
 
 
+def waited_seconds(pid: int) -> float | None:
+    """How long the main thread of process `pid` was ready to run and had no processor, all its life; None when it is gone.
+
+    Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
+    """
+    try:
+        return int((PROC / str(pid) / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def children_of(pid: int) -> list[int]:
     """The children of all threads of process `pid`, zombies included; none when it is gone."""
     found: list[int] = []

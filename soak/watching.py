@@ -1,4 +1,4 @@
-"""Measures the services while they are under load: what each holds, once a second, and how late its event loop told its watchdog.
+"""Measures the services under load, once a second: what each holds, how late its loop told its watchdog, whether it got a processor.
 
 A service that was started anew is another process with a series of its own; growth is only judged of those that ran all the time.
 """
@@ -6,13 +6,18 @@ A service that was started anew is another process with a series of its own; gro
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 
-from soak.processes import Holding, read_holding
+from soak.judging import Book, Kind
+from soak.processes import Holding, read_holding, waited_seconds
 from soak.service import Service
 
 MEASURE_SECONDS = 1.0
+# Of the time between two looks. A main thread that is kept waiting half of it gets less than half of the processor that it asks for, and
+# its calls queue up.
+STARVED_SHARE = 0.5
 # In a quiet moment: how long until nothing changes any more, and for how many looks in a row.
 QUIET_SECONDS = 20.0
 QUIET_LOOK_SECONDS = 0.25
@@ -22,8 +27,12 @@ QUIET_LOOKS = 6
 class Watch:
     """The measurements of `services`."""
 
-    def __init__(self, services: Sequence[Service]) -> None:
+    def __init__(self, services: Sequence[Service], proxy: Service, book: Book) -> None:
         self._services = services
+        self._book = book
+        # Whose want of a processor concerns which guest: the proxy's and this process's own concern all.
+        self._starving = [_Starving("", proxy), _Starving("", None)]
+        self._starving += [_Starving(service.name, service) for service in services if service is not proxy]
         # By name and process id: times (the loop's) and what was held.
         self.series: dict[tuple[str, int], list[tuple[float, Holding]]] = defaultdict(list)
         self.stalls: dict[str, list[float]] = defaultdict(list)
@@ -62,4 +71,26 @@ class Watch:
                 if service.running and (holding := read_holding(service.pid)):
                     self.series[service.name, service.pid].append((loop.time(), holding))
                 self.stalls[service.name] += service.ear.take_stalls()
+            for starving in self._starving:
+                starving.look(self._book, loop.time())
             await asyncio.sleep(MEASURE_SECONDS)
+
+
+class _Starving:
+    """Whether `service`, or without one this process, waits for a processor: noted in the book as what happens to `guest`."""
+
+    def __init__(self, guest: str, service: Service | None) -> None:
+        self._guest = guest
+        self._service = service
+        self._before: tuple[int, float, float] | None = None
+
+    def look(self, book: Book, now: float) -> None:
+        """Look at the time since the last look."""
+        pid = self._service.pid if self._service else os.getpid()
+        waited = waited_seconds(pid)
+        before, self._before = self._before, None if waited is None else (pid, waited, now)
+        if before is None or waited is None or before[0] != pid:
+            return
+        _, waited_before, looked_before = before
+        if waited - waited_before > STARVED_SHARE * (now - looked_before):
+            book.begin(self._guest, Kind.STARVED, looked_before).ended = now

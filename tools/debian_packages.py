@@ -50,10 +50,20 @@ def release_name(os_release: Mapping[str, str]) -> str:
     return os_release["ID"] + os_release.get("VERSION_ID", os_release.get("VERSION_CODENAME", ""))
 
 
-def changelog(version: str, seconds: int, maintainer: str) -> str:
+def maintainer(control: str, variables: Mapping[str, str]) -> str:
+    """Who answers for the packages: DEBFULLNAME and DEBEMAIL, as Debian's tools have it (dch(1)), else what debian/control says."""
+    name, address = variables.get("DEBFULLNAME"), variables.get("DEBEMAIL")
+    if name and address:
+        return f"{name} <{address}>"
+    written = re.search(r"^Maintainer: (.+)$", control, re.MULTILINE)
+    assert written
+    return written[1]
+
+
+def changelog(version: str, seconds: int, who: str) -> str:
     """The entry that Debian's tools take name, version and date from."""
     release, date = version.partition("-")[0], formatdate(seconds)
-    return f"guestscope ({version}) unstable; urgency=medium\n\n  * Release {release}.\n\n -- {maintainer}  {date}\n"
+    return f"guestscope ({version}) unstable; urgency=medium\n\n  * Release {release}.\n\n -- {who}  {date}\n"
 
 
 def launcher(package: str, entry_point: str) -> str:
@@ -104,9 +114,10 @@ def _lay_out(tree: Path, version: str, seconds: int) -> None:
     for example in deploy.glob("*.example.toml"):
         shutil.copyfile(example, tree / "examples" / example.name)
     shutil.copyfile(ROOT / "CHANGELOG.md", tree / "CHANGELOG.md")
-    maintainer = re.search(r"^Maintainer: (.+)$", (debian / "control").read_text(encoding="utf-8"), re.MULTILINE)
-    assert maintainer
-    (debian / "changelog").write_text(changelog(version, seconds, maintainer[1]), encoding="utf-8")
+    control = (debian / "control").read_text(encoding="utf-8")
+    who = maintainer(control, os.environ)
+    (debian / "control").write_text(re.sub(r"(?m)^Maintainer: .+$", lambda _: f"Maintainer: {who}", control), encoding="utf-8")
+    (debian / "changelog").write_text(changelog(version, seconds, who), encoding="utf-8")
 
 
 def _install(site: Path, wheel: Path) -> None:

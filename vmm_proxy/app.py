@@ -163,18 +163,21 @@ def collect_garbage_quietly() -> None:
     gc.set_threshold(*YOUNG_COLLECTIONS, FULL_COLLECTION)
 
 
-def check_sources(setup: Setup) -> list[str]:
-    """Why files of the directory's folder are refused; raises SettingsError for what would stop the start. Blocks."""
+def check_sources(setup: Setup) -> tuple[int, list[str]]:
+    """How many guests serve would know, libvirt's apart, and why files of the directory's folder are refused.
+
+    Raises SettingsError for what would stop the start. Blocks.
+    """
     if setup.libvirt:
         require_module()
     directory = Directory(setup.guests)
     if setup.registered_file:
         RegisteredGuests(setup.registered_file, directory, allow_plaintext=setup.allow_plaintext).load()
     if setup.directory_dir is None:
-        return []
+        return len(directory), []
     folder = GuestFolder(setup.directory_dir, directory, allow_plaintext=setup.allow_plaintext)
     folder.scan()
-    return list(folder.refused.values())
+    return len(directory), list(folder.refused.values())
 
 
 def run(setup: Setup, read_again: Callable[[], Setup]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.metadata
+import logging
 import resource
 import sys
 from collections.abc import Sequence
@@ -113,17 +114,21 @@ def check_config(config: Path) -> None:
     from vmm_proxy.app import check_sources  # noqa: PLC0415 - see serve
     from vmm_proxy.config import read_setup  # noqa: PLC0415 - see serve
 
+    # What is refused is told below; the folder's own warnings of it are for the log of a server.
+    logging.disable(logging.CRITICAL)
     try:
         setup = read_setup(config)
-        refused = check_sources(setup)
+        count, refused = check_sources(setup)
     except StartError as error:
         _refuse(error)
     for reason in refused:
         click.echo(reason, err=True)
     if refused:
         raise SystemExit(SettingsError.exit_status)
-    guests = f"{len(setup.guests)} guest{'' if len(setup.guests) == 1 else 's'}"
-    click.echo(f"{config}: ok, {guests}, listens on {', '.join(map(str, setup.listen))}")
+    guests = f"{count} guest{'' if count == 1 else 's'}{' and those of libvirt' if setup.libvirt else ''}"
+    click.echo(
+        f"{config}: ok, {guests}, gRPC on {', '.join(map(str, setup.listen))}, pages on {setup.pages.listen or 'no address'}"
+    )
 
 
 @main.command(short_help="Check what can be wrong on this host; say what to do.")

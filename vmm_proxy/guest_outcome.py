@@ -84,7 +84,7 @@ def ask_gpu_info(
     try:
         return upstreams.reach(guest_id, require).ask(GPU_INFO, metadata, deadline, tell, for_fleet=True)
     except CallError as error:
-        failure = error
+        failure = error.as_value()
     except Exception:
         log.exception("asking guest %s failed in the proxy itself", guest_id)
         failure = CallError(grpc.StatusCode.INTERNAL, f"guest {guest_id}: a fault of the proxy; its log says more")

@@ -61,7 +61,7 @@ class Question:
             try:
                 self._board()
             except CallError as error:
-                outcome = error
+                outcome = error.as_value()
             else:
                 return
         self._seat = None

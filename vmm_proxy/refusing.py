@@ -30,7 +30,8 @@ def rpc_status(error: CallError) -> status_pb2.Status:
 
 # A servicer context is generic in its messages, which do not matter here.
 async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: CallError) -> NoReturn:
-    """End the rpc with `error`."""
+    """End the rpc with `error`, which whoever calls this still holds."""
+    error.as_value()
     trailers: tuple[tuple[str, str | bytes], ...] = error.trailers
     if error.retry_after_seconds is not None:
         trailers = (*trailers, (STATUS_DETAILS, rpc_status(error).SerializeToString()))

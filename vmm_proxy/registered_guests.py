@@ -71,6 +71,9 @@ class RegisteredGuests:
             raise SettingsError(f"{self._file}: damaged, restore it or move it away: {error}") from error
         for number, settings in enumerate(guests):
             where = f"{self._file}: guests[{number}]."
+            if settings.tls is not None:
+                # DirectoryService has no such thing, and the next change would write the guest without it: in the clear from then on.
+                raise SettingsError(f"{where}tls: a registered guest has none; give this one a file in directory.dir")
             entry = guest_entry(settings, where, source=SOURCE, allow_plaintext=self._allow_plaintext)
             try:
                 self._directory.add(entry)

@@ -12,6 +12,7 @@ nothing but the status of its own call.
 from __future__ import annotations
 
 import re
+from typing import Self
 
 import grpc
 
@@ -31,6 +32,12 @@ _CONNECT_REASONS = (
     ("No route to host", "no route to it"),
     ("Network is unreachable", "no route to it"),
     ("errors resolving", "its host name is not known"),
+    # BoringSSL's words (grpcio 1.85), see tests/pins/test_guest_tls.py.
+    ("CERTIFICATE_VERIFY_FAILED", "TLS: its certificate is of no authority that is believed here, or has expired"),
+    ("Hostname Verification Check failed", "TLS: its certificate is for another name"),
+    ("WRONG_VERSION_NUMBER", "TLS: it does not speak it"),
+    # A TLS server that meets a plain caller, or one without a certificate, says nothing and hangs up.
+    ("Socket closed", "it closes the connection at once (over TCP: is TLS the same on both sides?)"),
 )
 
 Trailers = tuple[tuple[str, str], ...]
@@ -57,6 +64,15 @@ class CallError(Exception):
         self.trailers = trailers
         self.retry_after_seconds = retry_after_seconds
         self.answered = answered
+
+    def as_value(self) -> Self:
+        """This failure, to be kept: without its traceback, its cause and what it was raised in.
+
+        Their frames hold the call, the line to the guest with its connection, and mostly this failure itself: a cycle, which is only found
+        by a full collection of garbage, and those are rare here (app.collect_garbage_quietly).
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
     def again(self) -> CallError:
         """The same failure for one more caller: a raised exception gathers tracebacks and is not shared."""

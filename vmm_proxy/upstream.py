@@ -220,7 +220,7 @@ class Upstream:
         try:
             outcome = await self._ask(method, metadata, flight.deadline)
         except CallError as error:
-            outcome = error
+            outcome = error.as_value()
         except asyncio.CancelledError:
             if asyncio.get_running_loop().time() >= flight.deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.

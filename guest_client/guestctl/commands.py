@@ -34,7 +34,9 @@ def guestctl(**_shared: Any) -> None:
 @guestctl.command(short_help="GPUs of one guest, of several, or of all (--all).", epilog=_MORE)
 @many_guests
 @click.option("--all", "every", is_flag=True, help="All guests that the proxy knows, each as soon as it answers.")
-@click.option("--max-age", type=Seconds(least=0), help="Refuse a sample that is older; the guest then takes a new one.")
+@click.option(
+    "--max-age", type=Seconds(least=0), help="Refuse an older sample: the guest then takes a new one, and answers with that."
+)
 @shared_options
 @click.pass_context
 def gpu(

@@ -26,7 +26,8 @@ def read_question(
     if proxy is not None and guest is not None:
         raise click.UsageError("--proxy and --guest exclude each other: give one")
     if guest is not None and (subject in _OF_A_PROXY or chosen is not None):
-        raise click.UsageError(f"a guest knows no other guests: {subject.value} of several takes --proxy")
+        what = f"{subject.value} asks a proxy" if subject in _OF_A_PROXY else f"{subject.value} of several guests asks a proxy"
+        raise click.UsageError(f"a guest knows no other guests: {what}; give --proxy in place of --guest")
     if guest is not None and vm_id is not None:
         raise click.UsageError("with --guest there is one guest only: leave the ID out")
     if guest is None and chosen is None and not vm_id and subject not in _OF_A_PROXY:

@@ -92,11 +92,16 @@ def read_identity(file: Path) -> IdentityFile:
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: not {form}: {error}") from error
     try:
-        return msgspec.convert(tree, IdentityFile)
+        found = msgspec.convert(tree, IdentityFile)
     except msgspec.ValidationError as error:
         raise SettingsError(
             f"{file}: {error}; allowed are app_id, instance_id, device_id, app_cert and tcb_info, all text"
         ) from error
+    for key, value in msgspec.structs.asdict(found).items():
+        # JSON can write half a character (\ud800), which no message of the contract can hold.
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+            raise SettingsError(f"{file}: {key}: holds half of a UTF-16 pair, which is no text")
+    return found
 
 
 def _id_bytes(where: str, key: str, text: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 
@@ -42,7 +41,8 @@ class Table:
         value = self._values.pop(key, None)
         if value is None:
             return None
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or not 0 <= value <= most:
+        # NaN is in no range, and a whole number beyond all floats must not be made one.
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
             raise self.refuse(key, f"must be a number of seconds from 0 to {most}, not {_shown(value)}")
         return float(value)
 
@@ -92,5 +92,9 @@ class Table:
 
 def _shown(value: object) -> str:
     """A value as TOML would write it, near enough for a message, and bounded."""
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    try:
+        text = str(value).lower() if isinstance(value, bool) else repr(value)
+    except ValueError:
+        # Python writes no decimal of more than 4300 digits, and TOML's hexadecimal can stand for one.
+        return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:79]}…"

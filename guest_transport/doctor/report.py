@@ -31,7 +31,7 @@ def as_text(report: Sequence[Examined]) -> str:
         for check, verdict, seen, advice in rows
     ]
     counts = ", ".join(f"{sum(verdict == kind for _, verdict, *_ in rows)} {kind}" for kind in Verdict)
-    return "\n".join([*lines, f"{len(report)} checks: {counts}"])
+    return "\n".join([*lines, f"{len(report)} checks, {len(rows)} findings: {counts}"])
 
 
 def as_json(report: Sequence[Examined]) -> str:

@@ -149,7 +149,8 @@ def _summary(reading: TlsReading) -> str:
         named = f"{', '.join(names[:_NAMES_SHOWN]) or 'no name'}{more}"
         parts.append(f"{reading.files.certificate} for {named}, until {_day(reading.chain[0].valid_until)}")
     if reading.files.authorities is not None:
-        parts.append(f"{len(reading.authorities)} authorities in {reading.files.authorities}")
+        count = len(reading.authorities)
+        parts.append(f"{count} {'authority' if count == 1 else 'authorities'} in {reading.files.authorities}")
     return "; ".join(parts) or "the system's authorities"
 
 

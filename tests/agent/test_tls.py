@@ -67,6 +67,15 @@ def test_only_who_shows_a_certificate_of_the_proxies_authority_reaches_the_agent
         assert code_of(agent, files.caller(files.of_proxies, "proxy.example")) is OK
 
 
+def test_a_handshake_that_fails_leaves_no_line_of_grpcs_in_the_log(files: Files) -> None:
+    with running_agent("--config", str(files.config()), prefix=("env", "-u", "GRPC_VERBOSITY")) as agent:
+        for caller in (None, ClientTls(files.guests_file), files.caller(files.of_guests, "other-guest.example")):
+            assert code_of(agent, caller) is UNREACHABLE
+        assert code_of(agent, files.caller(files.of_proxies, "proxy.example")) is OK
+        agent.end()
+        assert [line for line in agent.lines if "ssl_transport_security" in line or "andshake" in line] == []
+
+
 def test_a_renewed_certificate_is_shown_to_the_next_connection_without_a_restart(files: Files) -> None:
     with running_agent("--config", str(files.config())) as agent:
         old = files.caller(files.of_proxies, "proxy.example")

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from rich.cells import cell_len
 
 COMMAND = [sys.executable, "-m", "guest_client.guestctl"]
+# Then it is killed: it only has to give its terminal back, and a measured one to write what it covered.
+END_SECONDS = 10
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 _HOME = "\x1b[H"
 # Colours and attributes.
@@ -135,8 +137,13 @@ class Terminal:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            # Asked first, as by a shell that goes: one that is killed cannot tell what it covered.
+            self.process.terminate()
+            try:
+                self.process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         self._hang_up()
         os.close(self._controller)
 

@@ -213,6 +213,12 @@ def test_the_proxy_of_the_environment_is_asked_unless_a_flag_says_otherwise(
     assert "unix:/nowhere" in _refusal(capsys, 4, "info", "vm1")
 
 
+def test_a_host_name_that_nobody_knows_is_told_without_the_resolvers_words(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = _refusal(capsys, 4, "--proxy", "nowhere.invalid:1", "--timeout", "9", "list")
+    assert "nowhere.invalid:1: unavailable: cannot connect: the host name is not known (is the address right" in refusal
+    assert "[" not in refusal
+
+
 def test_a_younger_sample_can_be_demanded(capsys: pytest.CaptureFixture[str], fleet: Fleet, address: str) -> None:
     assert _json(capsys, "gpu", "vm1", "--proxy", address)["sample_age_ms"] == 9000
     assert _json(capsys, "gpu", "vm1", "--proxy", address, "--max-age", "0")["sample_age_ms"] == 0
@@ -225,7 +231,7 @@ def test_a_younger_sample_can_be_demanded(capsys: pytest.CaptureFixture[str], fl
         (["gpu"], "which guest"),
         (["gpu", ""], "which guest"),
         (["--guest", "unix:/x", "gpu", "vm1"], "leave the ID out"),
-        (["--guest", "unix:/x", "list"], "--proxy"),
+        (["--guest", "unix:/x", "list"], "list asks a proxy; give --proxy"),
         (["--guest", "unix:/x", "--proxy", "unix:/y", "gpu"], "exclude each other"),
         (["--guest", "unix:/x", "gpu", "--proxy", "unix:/y", "vm1"], "exclude each other"),
         (["--proxy", "/run/x", "gpu", "vm1"], "'/run/x' is no address"),
@@ -248,7 +254,7 @@ def test_a_younger_sample_can_be_demanded(capsys: pytest.CaptureFixture[str], fl
         (["top", "-l", "rack!=a"], "only KEY=VALUE"),
         (["gpu", "-l", "=a"], "no KEY=VALUE"),
         (["gpu", "-l", "rack=a", "-l", "rack=b"], "no guest has two values of rack"),
-        (["--guest", "unix:/x", "gpu", "--all"], "--proxy"),
+        (["--guest", "unix:/x", "gpu", "--all"], "gpu of several guests asks a proxy; give --proxy"),
         (["--guest", "unix:/x", "top"], "--proxy"),
         (["--guest", "unix:/x", "--token-file", "/t", "info"], "a guest takes no token"),
         (["info", "vm1", "-o", "csv"], "use -o json"),

@@ -285,6 +285,7 @@ print(after[0] - before[0])
 """
 
 
+@pytest.mark.cost
 def test_2000_samples_with_mixed_errors_leave_no_memory_descriptor_or_thread(scripted_nvml: Make) -> None:
     script = """
         cards 4

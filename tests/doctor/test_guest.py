@@ -57,7 +57,7 @@ def test_text_on_a_terminal_has_a_line_per_finding_and_status_1_when_something_i
     assert (done.returncode, done.stderr) == (1, "")
     *lines, last = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} <= {"ok", "wrong", "note"}
-    assert last.startswith("15 checks: ")
+    assert last.startswith(f"15 checks, {len(lines)} findings: ")
     assert any(line.startswith("wrong  grpc ") and "systemctl start guest-service" in line for line in lines)
 
 

@@ -74,7 +74,7 @@ def test_files_that_fit_are_right_and_say_whom_they_name_and_until_when(served: 
     seen = words(judge_tls(read_tls(served.files), time.time()), Verdict.OK)
     assert "dns:localhost" in seen
     assert "until 3000-01-01" in seen
-    assert "1 authorities" in seen
+    assert "1 authority in" in seen
 
 
 def test_the_end_of_a_certificate_is_told_two_weeks_before_and_wrong_after(served: Files) -> None:

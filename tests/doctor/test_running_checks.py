@@ -103,7 +103,7 @@ def test_text_has_a_line_per_finding_with_what_to_do_and_a_last_one_with_the_cou
         "ok     grpc   fine",
         "wrong  grpc   not fine -- mend it",
         "note   clock  odd",
-        "2 checks: 1 ok, 1 wrong, 1 note",
+        "2 checks, 3 findings: 1 ok, 1 wrong, 1 note",
     ]
 
 

@@ -132,6 +132,15 @@ def test_a_machine_without_a_library_skips_what_needs_its_file(tmp_path: Path) -
     assert [result["verdict"] for result in results] == ["skipped", "skipped"]
 
 
+def test_a_machine_without_a_card_is_told_so_in_one_line_in_place_of_failed_checks(tmp_path: Path) -> None:
+    report, tree = tmp_path / "report.json", SysTree(tmp_path / "sys")
+    command = [sys.executable, "-m", "gpu_check", "--json", str(report), "--sysfs", str(tree.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gpu_check: no NVIDIA card is on the PCI bus of this machine: nothing was checked\n"
+    assert not report.exists(), "nothing was checked, and no file says otherwise"
+
+
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [

@@ -267,3 +267,18 @@ async def test_stopping_finishes_what_is_in_progress_ends_log_streams_and_takes_
             await connect(address)
         await close(scrape)
         await close(log)
+
+
+async def test_with_every_connection_busy_it_is_the_newcomer_that_goes() -> None:
+    guest = Guest(engine=Engine(containers=containers(1)))
+    async with served(guest, limits=ClientLimits(connections=1)) as address, asyncio.timeout(BOUND_SECONDS):
+        reader, writer = await connect(address)
+        writer.write(request(f"/logs/{0:064x}?follow"))
+        assert (await read_head(reader))[0] == 200
+        assert await read_chunk(reader) == b"first line\n"
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await get(address, "/healthz")
+        guest.engine.more.put_nowait(b"still here\n")
+        assert await read_chunk(reader) == b"second line\n"
+        assert await read_chunk(reader) == b"still here\n"
+        await close(writer)

@@ -1,11 +1,24 @@
-"""A Debian of its own in a folder, with packages installed and removed as a machine's owner would."""
+"""A Debian of its own in a folder, with packages installed and removed as a machine's owner would.
+
+mmdebstrap fetches it once, into build/, as an archive that each run unpacks: a minute and the network are needed the first time only.
+`make clean` has it fetched anew.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
 import stat
 import subprocess
 from pathlib import Path
 
+from tests.packaging.source_tree import ROOT, VERSION
+
+ARCHIVE = ROOT / "build/debian-root.tar"
+# What both packages depend on.
+DEPENDENCIES = "systemd,python3,libstdc++6"
+DIST = ROOT / "dist"
 # A program in the root; a package's installation on a busy machine.
 COMMAND_SECONDS = 120
 
@@ -57,3 +70,38 @@ class DebianRoot:
         """Permissions and group of a file or folder."""
         found = (self.folder / name.lstrip("/")).stat()
         return stat.S_IMODE(found.st_mode), found.st_gid
+
+
+def missing_parts() -> list[str]:
+    """What is needed for a root with our packages and is not here."""
+    missing = []
+    if os.geteuid() != 0:
+        missing.append("root, for chroot")
+    if not ARCHIVE.exists() and shutil.which("mmdebstrap") is None:
+        missing.append("mmdebstrap")
+    missing += [f"{name} in dist/ (make deb)" for name in ("guest-service", "vmm-proxy") if not built(name)]
+    return missing
+
+
+def built(name: str) -> Path | None:
+    """The package of this version, built for this machine's release."""
+    return next(iter(DIST.glob(f"{name}_{VERSION}-*.deb")), None)
+
+
+def unpacked(folder: Path) -> DebianRoot:
+    """A fresh root in the new `folder`."""
+    if not ARCHIVE.exists():
+        _fetch()
+    folder.mkdir()
+    subprocess.run(["tar", "--extract", "--numeric-owner", "--file", ARCHIVE, "--directory", folder], check=True)
+    return DebianRoot(folder)
+
+
+def _fetch() -> None:
+    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    ARCHIVE.parent.mkdir(exist_ok=True)
+    unfinished = ARCHIVE.with_suffix(".unfinished")
+    command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--format=tar", f"--include={DEPENDENCIES}"]
+    made = subprocess.run([*command, codename, str(unfinished)], check=False, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    unfinished.rename(ARCHIVE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,37 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.debian_root import DebianRoot
+from tests.packaging.debian_root import DebianRoot, built, missing_parts, unpacked
 from tests.packaging.source_tree import ROOT, VERSION
 
-# mmdebstrap fetches and unpacks some hundred packages: 30 s on an idle machine.
+# mmdebstrap fetches and unpacks some hundred packages, the first time: a minute.
 pytestmark = [pytest.mark.deb, pytest.mark.timeout(600)]
-DIST = ROOT / "dist"
-# What both packages depend on.
-DEPENDENCIES = "systemd,python3,libstdc++6"
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebianRoot]:
-    if shutil.which("mmdebstrap") is None:
-        pytest.skip("mmdebstrap is missing: apt-get install mmdebstrap")
-    if os.geteuid() != 0:
-        pytest.skip("not root: chroot needs it")
+    if missing := missing_parts():
+        pytest.skip(f"missing: {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("debian") / "root"
-    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
-    made = subprocess.run(
-        ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={DEPENDENCIES}", codename, str(folder)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
-    yield DebianRoot(folder)
+    yield unpacked(folder)
     shutil.rmtree(folder)
 
 
 def package(name: str) -> Path:
-    (found,) = DIST.glob(f"{name}_{VERSION}-*.deb")
+    found = built(name)
+    if found is None:
+        pytest.skip(f"missing: {name} in dist/ (make deb)")
     return found
 
 

@@ -36,6 +36,7 @@ def test_there_is_a_lock_for_each_thing_that_is_installed_and_of_the_floors() ->
         "dev.lock.txt",
         "docs.lock.txt",
         "floor.lock.txt",
+        "fuzz.lock.txt",
         "runtime.lock.txt",
     ]
 

@@ -109,7 +109,9 @@ async def test_calls_that_come_while_the_files_are_read_are_made_over_one_connec
 async def test_the_name_in_the_certificate_must_be_the_guests(proxy: Proxy, authorities: Authorities, pin: bytes) -> None:
     async with tls_guest(authorities, "vm1.example") as (guest, address):
         proxy.add("host", address, tls=authorities.proxy(), instance_id=pin)
-        assert (await proxy.failure("host")).code() is UNREACHABLE
+        error = await proxy.failure("host")
+        assert error.code() is UNREACHABLE
+        assert pin or "TLS: its certificate is for another name" in (error.details() or "")
         assert guest.callers == []
         proxy.directory.remove("host")
         proxy.add("vm1", address, tls=authorities.proxy("vm1.example"), instance_id=pin)
@@ -127,10 +129,13 @@ async def test_a_guest_of_another_authority_and_one_that_speaks_no_tls_get_no_ca
         error = await proxy.failure("vm1")
         assert error.code() is UNREACHABLE
         assert address not in (error.details() or "")
+        assert "TLS: its certificate is of no authority" in (error.details() or "")
         assert guest.callers == []
         proxy.directory.remove("vm1")
         proxy.add("vm1", address)
-        assert (await proxy.failure("vm1")).code() is UNREACHABLE, "and plain text is not spoken to one that wants TLS"
+        error = await proxy.failure("vm1")
+        assert error.code() is UNREACHABLE, "and plain text is not spoken to one that wants TLS"
+        assert "is TLS the same on both sides?" in (error.details() or "")
 
 
 async def test_a_renewed_certificate_is_shown_after_a_reload_without_dropping_a_call(

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import socket
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from guest_transport.addresses import UnixAddress
 from guest_transport.dialing import relayed_target
 from guest_transport.options import channel_options
+from tests.other_users import python_of_anybody
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.roles import Grant, Role
 from vmm_proxy.policy.tokens import Token, token_sha256
@@ -61,7 +61,7 @@ async def connected_as(path: str, uid: int, gid: int, groups: Sequence[int]) -> 
                 # Not user= of subprocess, which would fork this process with gRPC in it.
                 *("setpriv", f"--reuid={uid}", f"--regid={gid}"),
                 *([f"--groups={','.join(map(str, groups))}"] if groups else ["--clear-groups"]),
-                getattr(sys, "_base_executable", sys.executable),
+                await asyncio.to_thread(python_of_anybody),
                 *("-I", "-c", _CONNECTING, path),
                 stdin=there.fileno(),
                 stderr=asyncio.subprocess.PIPE,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import trustme
 
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
@@ -18,6 +19,7 @@ from guest_transport.options import channel_options
 from tests.proxy import processes
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
+from vmm_proxy import registered_guests
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.registered_guests import RegisteredGuests
 
@@ -195,6 +197,48 @@ def test_a_damaged_file_stops_the_start_and_is_left_as_it_is(file: Path, text: s
     with pytest.raises(SettingsError, match=str(file)):
         RegisteredGuests(file, directory, allow_plaintext=False).load()
     assert file.read_text() == text
+
+
+def test_a_registered_guest_with_tls_is_refused_because_the_next_change_would_forget_it(file: Path, tmp_path: Path) -> None:
+    authority = tmp_path / "authority"
+    trustme.CA().cert_pem.write_to_path(str(authority))
+    tls = {"authorities": str(authority), "name": "vm1"}
+    file.write_text(json.dumps({"guests": [{"id": "vm1", "address": "192.0.2.1:8000", "tls": tls}]}))
+    registered = RegisteredGuests(file, Directory(), allow_plaintext=False)
+    with pytest.raises(SettingsError, match=r"guests\[0\]\.tls: a registered guest has none"):
+        registered.load()
+
+
+def test_a_state_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    registered = RegisteredGuests(tmp_path, Directory(), allow_plaintext=False)
+    with pytest.raises(SettingsError, match=f"{tmp_path}: cannot be read: Is a directory"):
+        registered.load()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+async def test_a_caller_who_leaves_while_its_change_is_written_leaves_directory_and_file_alike(
+    tmp_path: Path, writable: bool
+) -> None:
+    file = tmp_path / ("registered.json" if writable else "nowhere/registered.json")
+    directory = Directory()
+    registered = RegisteredGuests(file, directory, allow_plaintext=False)
+    leaving = asyncio.create_task(registered.register(GuestEntry("vm1", VsockAddress(3, 1))))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert (directory.get("vm1") is not None) is writable
+    assert file.exists() is writable
+
+
+async def test_a_vmm_in_a_loop_does_not_fill_the_disk(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registered_guests, "REGISTERED_LIMIT", 1)
+    registered = RegisteredGuests(file, Directory(), allow_plaintext=False)
+    await registered.register(GuestEntry("vm1", VsockAddress(3, 1)))
+    with pytest.raises(registered_guests.TooManyError, match="guest vm2: 1 guests are registered already"):
+        await registered.register(GuestEntry("vm2", VsockAddress(4, 1)))
+    await registered.deregister("vm1")
+    await registered.register(GuestEntry("vm2", VsockAddress(4, 1)))
 
 
 async def gone(file: Path) -> None:

@@ -177,8 +177,22 @@ async def test_check_config_says_ok_and_serves_nothing(sockets: Path) -> None:
     config.write_text(CONFIG.format(folder=sockets))
     status, out, err = await processes.run("check-config", "--config", str(config))
     assert (status, err) == (0, "")
-    assert out == f"{config}: ok, 2 guests, listens on unix:{sockets}/proxy\n"
+    assert out == f"{config}: ok, 2 guests, gRPC on unix:{sockets}/proxy, pages on 127.0.0.1:9880\n"
     assert not (sockets / "proxy").exists()
+
+
+async def test_check_config_counts_the_guests_of_the_folder_too(sockets: Path) -> None:
+    (sockets / "guests.d").mkdir()
+    (sockets / "guests.d/vm3.toml").write_text('id = "vm3"\naddress = "vsock:9:8000"\n')
+    config = sockets / "proxy.toml"
+    config.write_text(CONFIG.format(folder=sockets) + f'[http]\nlisten = "off"\n[directory]\ndir = "{sockets}/guests.d"\n')
+    status, out, err = await processes.run("check-config", "--config", str(config))
+    assert (status, err) == (0, "")
+    assert out == f"{config}: ok, 3 guests, gRPC on unix:{sockets}/proxy, pages on no address\n"
+    (sockets / "guests.d/vm4.toml").write_text('id = "vm4"\naddress = "nonsense"\n')
+    status, out, err = await processes.run("check-config", "--config", str(config))
+    assert (status, out, err.count("\n")) == (2, "", 1), "each file that is refused is one line, told once"
+    assert err.startswith(f"{sockets}/guests.d/vm4.toml: address: 'nonsense'")
 
 
 async def test_the_example_configuration_is_accepted() -> None:

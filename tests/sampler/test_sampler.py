@@ -298,6 +298,18 @@ async def test_closing_ends_a_collector_that_hangs_and_answers_who_waits_for_it(
     assert (await sampler.sample()).reply.error == "the agent is stopping; no GPU sample is taken"
 
 
+async def test_closing_lets_a_stopped_collector_go_on_so_that_sigterm_ends_it_and_not_sigkill(tmp_path: Path) -> None:
+    trace = tmp_path / "pid"
+    sampler = Sampler(shell(f"echo $$ > {trace}; kill -STOP $$; sleep 60"))
+    attempt = asyncio.create_task(sampler.sample())
+    pid = int(await written(trace))
+    await until(lambda: state_of(pid) == "T")
+    await sampler.close()
+    assert state_of(pid) is None
+    # A process that is still stopped ends by SIGKILL: of signals that wait, the kernel takes the lowest first.
+    assert "SIGTERM" in (await attempt).reply.error
+
+
 async def test_cancelling_a_sample_ends_its_process(samplers: Callable[..., Sampler], tmp_path: Path) -> None:
     trace = tmp_path / "pid"
     attempt = asyncio.create_task(samplers(shell(f"echo $$ > {trace}; exec sleep 60")).sample())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import tempfile
 import time
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from soak import service as service_module
-from soak.processes import children_of, processes_about, read_holding, state_of
+from soak import watching
+from soak.judging import Book, Kind
+from soak.processes import children_of, processes_about, read_holding, state_of, waited_seconds
 from soak.service import Service, ServiceError
 
 
@@ -129,3 +132,20 @@ async def test_a_zombie_and_a_child_are_counted() -> None:
                 await (await asyncio.create_subprocess_exec("kill", "-9", str(child))).wait()
         parent.kill()
         await parent.communicate()
+
+
+def test_a_main_thread_that_was_kept_waiting_for_half_a_look_is_noted_and_one_that_was_not_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited = iter([1.0, 1.3, 1.9, 1.9])
+    monkeypatch.setattr(watching, "waited_seconds", lambda _pid: next(waited))
+    book, starving = Book(), watching._Starving("vm1", None)
+    for now in (10.0, 11.0, 12.0, 13.0):
+        starving.look(book, now)
+    assert [(each.guest, each.kind, each.began, each.ended) for each in book.disturbances] == [("vm1", Kind.STARVED, 11.0, 12.0)]
+
+
+def test_the_time_without_a_processor_is_there_for_a_process_and_unknown_for_none() -> None:
+    assert (waited_seconds(os.getpid()) or 0.0) >= 0
+    assert waited_seconds(os.getpid()) is not None
+    assert waited_seconds(2**22 + 1) is None, "over the highest pid that Linux gives"

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from soak.ages import Ages
 from soak.judging import Book, Kind
 from soak.processes import Holding
+from soak.service import Service
 from soak.verdict import MEBIBYTE, STALL_SECONDS, Verdict, judge_ages, judge_calls, judge_disturbances, judge_logs, judge_parts
 from soak.watching import Watch
 
 QUIET = Holding(resident_bytes=60 * MEBIBYTE, descriptors=20, threads=10, children=0, zombies=0)
 
 
+def a_watch() -> Watch:
+    with tempfile.TemporaryDirectory() as folder:
+        return Watch([], Service("proxy", [], Path(folder)), Book())
+
+
 def parts(under_load: Callable[[int], Holding], *, end: Holding = QUIET, stalls: tuple[float, ...] = ()) -> list[str]:
     """The reasons of a run of ten minutes in which the proxy held what `under_load` says at each second."""
-    watch = Watch([])
+    watch = a_watch()
     watch.series["proxy", 7] = [(float(second), under_load(second)) for second in range(600)]
     watch.stalls["proxy"] += stalls
     verdict = Verdict()
@@ -47,7 +55,7 @@ def test_growth_under_load_is_told(under_load: Callable[[int], Holding], words: 
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (replace(QUIET, descriptors=30), "descriptors, quiet, end less start: 10, and 4 is allowed"),
+        (replace(QUIET, descriptors=40), "descriptors, quiet, end less start: 20, and 12 is allowed"),
         (replace(QUIET, threads=20), "threads, quiet"),
         (replace(QUIET, children=1), "children at the end"),
         (replace(QUIET, children=1, zombies=1), "zombies at the end"),
@@ -66,13 +74,13 @@ def test_a_lost_call_is_told_with_its_guest_and_status() -> None:
     book = Book()
     book.note("gpu_info", "vm1", 1, 2, status="UNAVAILABLE", text="connection refused")
     verdict = Verdict()
-    judge_calls(verdict, book, {}, not_made=0)
+    judge_calls(verdict, book, {}, not_made=0, loaded_seconds=60)
     assert verdict.reasons == ["lost: gpu_info about vm1: UNAVAILABLE connection refused"]
 
 
 def test_a_run_without_its_load_or_without_a_disturbance_proves_nothing() -> None:
     book, verdict = Book(), Verdict()
-    judge_calls(verdict, book, {"info": 100}, not_made=2)
+    judge_calls(verdict, book, {"info": 100}, not_made=2, loaded_seconds=60)
     judge_disturbances(verdict, book, (Kind.HANGS,))
     judge_ages(verdict, Ages(["vm1"], book))
     assert [reason.split(":")[0] for reason in verdict.reasons] == [
@@ -90,16 +98,16 @@ def test_old_samples_and_long_gaps_are_told() -> None:
     for _ in range(99):
         ages.sampled("vm1", 1.0)
         ages.updated("vm1", 1.0)
-    ages.scraped('dstack_gpu_sample_age_seconds{vm_id="vm1"} 5\n', 0)
-    ages.sampled("vm1", 20.0)
-    ages.updated("vm1", 20.0)
+    ages.scraped('dstack_gpu_sample_age_seconds{vm_id="vm1"} 9\n', 0)
+    ages.sampled("vm1", 25.0)
+    ages.updated("vm1", 25.0)
     ages.sampled("somebody who is disturbed", 1000.0)
     judge_ages(verdict, ages)
     assert [reason.rpartition(":")[0] for reason in verdict.reasons if "greatest" in reason] == [
         "age of a sample in a call, s, greatest",
         "between two updates of a watch, s, greatest",
     ]
-    assert any(reason.startswith("age of a sample on the page, s, 99th percentile: 5") for reason in verdict.reasons)
+    assert any(reason.startswith("age of a sample on the page, s, 99th percentile: 9") for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize(("told", "young"), [(0.3, True), (9.5, False), (12.0, False)])
@@ -119,3 +127,13 @@ def test_a_traceback_in_a_log_is_told() -> None:
     verdict = Verdict()
     judge_logs(verdict, {"vm1": "all well\nTraceback (most recent call last):\n", "vm2": "listening\n"})
     assert verdict.reasons == ["vm1: its log has: Traceback (most recent call last):"]
+
+
+def test_a_machine_without_a_processor_excuses_late_answers_only_and_not_for_long() -> None:
+    book, verdict = Book(), Verdict()
+    for second in range(20):
+        book.begin("", Kind.STARVED, float(second)).ended = second + 1.0
+    book.note("gpu_info", "vm1", 5, 6, status="DEADLINE_EXCEEDED")
+    book.note("gpu_info", "vm1", 5, 6, status="UNAVAILABLE")
+    judge_calls(verdict, book, {}, not_made=0, loaded_seconds=60)
+    assert [reason.split(":")[0] for reason in verdict.reasons] == ["lost", "for 20 of 60 s the machine had no processor for it"]

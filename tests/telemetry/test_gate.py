@@ -211,6 +211,7 @@ async def test_a_simulated_card_is_sampled_by_a_real_process(tmp_path: Path) -> 
     await telemetry.close()
 
 
+@pytest.mark.cost
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
 @pytest.mark.parametrize(("cards", "per_call"), [(0, 0), (1, 1)])
 def test_a_call_without_a_sample_costs_no_system_call_without_a_card_and_one_stat_without_a_driver(

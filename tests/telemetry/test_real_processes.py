@@ -143,6 +143,7 @@ def test_an_agent_told_to_end_while_its_collector_hangs_ends_within_its_stop_tim
     assert [state_of(pid) for pid in collectors] == [None]
 
 
+@pytest.mark.cost
 @pytest.mark.timeout(150)
 def test_2000_samples_of_mixed_outcome_leave_neither_memory_nor_descriptors_nor_threads_nor_zombies(tmp_path: Path) -> None:
     done = subprocess.run(

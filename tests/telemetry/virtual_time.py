@@ -43,6 +43,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Run the loop for so long."""
         self.run_until_complete(asyncio.sleep(seconds))
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Join the threads without a bound: they are real, and 300 s of this clock, which Python 3.13 gives them, are over at once."""
+        await super().shutdown_default_executor()
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from guest_transport.options import channel_options
 from guest_transport.peers import Peer, Peers, TcpPeer, UnixPeer, VsockPeer, unix_peer
 from guest_transport.relayed_listeners import RelayedListeners
 from guest_transport.serving import GrpcServer, Service
+from tests.other_users import python_of_anybody
 
 
 def _who(peers: Peers, seen: list[Peer]) -> Service:
@@ -131,7 +131,7 @@ def test_another_user_is_known_as_that_user_with_its_groups(public_folder: Path)
         listener.listen()
         listener.settimeout(20)
         program = f"import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r}); sys.stdin.read()"
-        python = getattr(sys, "_base_executable", sys.executable)
+        python = python_of_anybody()
         with subprocess.Popen(
             [python, "-I", "-c", program], stdin=subprocess.PIPE, cwd="/", user=65534, group=65533, extra_groups=[65532, 65531]
         ) as client:

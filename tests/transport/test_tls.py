@@ -16,7 +16,7 @@ from guest_transport.addresses import TcpAddress
 from guest_transport.errors import SettingsError
 from guest_transport.options import channel_options
 from guest_transport.serving import GrpcServer, Service
-from guest_transport.tls import ClientTls, ServerTls, certificate_names
+from guest_transport.tls import FILE_LIMIT_BYTES, ClientTls, ServerTls, certificate_names
 
 
 class _Desk:
@@ -156,6 +156,32 @@ def test_files_that_do_not_fit_are_refused_at_the_start_in_one_line(tmp_path: Pa
 def test_a_client_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="needs its key"):
         ClientTls(certificate=tmp_path / "x").credentials()
+
+
+def test_grpc_is_given_new_certificates_only_when_the_files_hold_others(tmp_path: Path) -> None:
+    chain, key = _write(tmp_path, "server", trustme.CA(), "127.0.0.1")
+    tls = ServerTls(chain, key)
+    tls.credentials()
+    assert tls._configuration_if_changed() is None
+    chain.touch()
+    assert tls._configuration_if_changed() is None, "the same certificate again is no change"
+    _write(tmp_path, "server", trustme.CA(), "127.0.0.1")
+    assert tls._configuration_if_changed() is not None
+    assert tls._configuration_if_changed() is None
+
+
+def test_files_that_vanish_or_do_not_fit_leave_the_certificate_in_use_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain, key = _write(tmp_path, "server", trustme.CA(), "127.0.0.1")
+    tls = ServerTls(chain, key)
+    tls.credentials()
+    chain.unlink()
+    assert [tls._configuration_if_changed() for _ in range(3)] == [None] * 3
+    assert caplog.text.count("keeping the certificate in use") == 1
+    chain.write_bytes(b"x" * (FILE_LIMIT_BYTES + 1))
+    assert tls._configuration_if_changed() is None
+    assert f"{chain}: larger than" in caplog.text
 
 
 def test_a_named_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:

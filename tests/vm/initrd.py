@@ -1,4 +1,4 @@
-"""The first file system of a virtual machine: busybox, modules, and an init that starts a program of this machine's /.
+"""The first file system of a virtual machine: busybox, modules, and an init that goes over to this machine's / or to a disk.
 
 Written here in the cpio format "newc" (the kernel's early-userspace/buffer-format), so that no cpio, no kmod and no
 initramfs-tools are needed.
@@ -19,11 +19,13 @@ RESULTS_TAG = "results"
 RESULTS = Path("/run/results")
 SCRATCH = Path("/run/scratch")
 
-_INIT = """#!/bin/busybox sh
+_MODULES = """#!/bin/busybox sh
 b=/bin/busybox
 stop() {{ echo "gs-init: $1"; $b poweroff -f; }}
 $b mount -t proc proc /proc; $b mount -t sysfs sys /sys; $b mount -t devtmpfs dev /dev
 for module in /modules/*; do $b insmod $module || stop "insmod $module"; done
+"""
+_SHARED_ROOT = """
 $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro {root} /new || stop "no root"
 for place in proc sys dev; do $b mount --move /$place /new/$place; done
 $b mount -t tmpfs run /new/run; $b mkdir -p /new/dev/shm /new/dev/pts {scratch} {results}
@@ -32,17 +34,31 @@ $b mount -t 9p -o trans=virtio,version=9p2000.L,cache=none {results_tag} {result
 $b ip link set lo up
 exec $b switch_root /new {program}
 """
+_DISK_ROOT = """
+$b mount -t ext4 /dev/vda /new || stop "no root"
+for place in proc sys dev; do $b mount --move /$place /new/$place; done
+exec $b switch_root /new {program}
+"""
 
 
 def initrd(modules: Iterable[tuple[str, bytes]], program: list[str]) -> bytes:
     """An initrd that loads `modules` in their order and runs `program`, of this machine's /, as process 1."""
-    init = _INIT.format(
+    init = (_MODULES + _SHARED_ROOT).format(
         root=ROOT_TAG,
         results_tag=RESULTS_TAG,
         scratch=f"/new{SCRATCH}",
         results=f"/new{RESULTS}",
         program=shlex.join(program),
     )
+    return _archive(modules, init)
+
+
+def disk_initrd(modules: Iterable[tuple[str, bytes]], program: list[str]) -> bytes:
+    """An initrd that loads `modules` in their order and runs `program`, of the ext4 file system on the first disk, as process 1."""
+    return _archive(modules, (_MODULES + _DISK_ROOT).format(program=shlex.join(program)))
+
+
+def _archive(modules: Iterable[tuple[str, bytes]], init: str) -> bytes:
     folders = ("bin", "proc", "sys", "dev", "modules", "new")
     entries = [(name, stat.S_IFDIR | 0o755, b"") for name in folders]
     entries += [("init", stat.S_IFREG | 0o755, init.encode()), ("bin/busybox", stat.S_IFREG | 0o755, BUSYBOX.read_bytes())]

@@ -1,4 +1,4 @@
-"""A Linux kernel to boot, from Debian's package: the image, unpacked once more, and the modules that the tests load.
+"""A Linux kernel to boot, from Debian's package: the image, as it is and unpacked once more, and the modules that the tests load.
 
 Only downloaded and unpacked, never installed: an installed kernel brings 400 MB of tools, and changes the machine.
 
@@ -21,7 +21,11 @@ FOLDER = Path(__file__).parents[2] / "build" / "vm" / "kernel"
 # Debian's metapackage for the plain kernel; the cloud kernel has no 9p.
 METAPACKAGE = "linux-image-amd64"
 # What of /lib/modules/VERSION/kernel is kept: 20 MB of 300.
-MODULE_FOLDERS = ("drivers/virtio/", "net/9p/", "fs/9p/", "fs/netfs/", "fs/fscache/", "net/vmw_vsock/")
+MODULE_FOLDERS = (
+    *("drivers/virtio/", "net/9p/", "fs/9p/", "fs/netfs/", "fs/fscache/", "net/vmw_vsock/"),
+    # For a root on a disk: ext4 and what it needs.
+    *("drivers/block/virtio_blk", "fs/ext4/", "fs/jbd2/", "fs/mbcache", "lib/crc16", "crypto/crc32c_generic"),
+)
 _XZ = b"\xfd7zXZ\0"
 _ELF = b"\x7fELF"
 
@@ -32,13 +36,23 @@ class KernelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel in a folder: `image` for QEMU, modules by name."""
+    """A kernel in a folder: `image` for QEMU, `packed` for a machine that is to be suspended, modules by name."""
 
     folder: Path
 
     @property
     def image(self) -> Path:
         return self.folder / "image"
+
+    @property
+    def packed(self) -> Path:
+        return self.folder / "image.packed"
+
+    @property
+    def kept(self) -> str:
+        """Of which folders the modules are, when all is there."""
+        file = self.folder / "kept"
+        return file.read_text() if file.is_file() else ""
 
     def modules(self, *names: str) -> list[tuple[str, bytes]]:
         """Name and content of the modules `names` and of what they need, in the order in which they are loaded."""
@@ -63,9 +77,13 @@ class Kernel:
 
 
 def kernel_in(folder: Path) -> Kernel | None:
-    """The kernel that was fetched into `folder`, or None."""
+    """The kernel that was fetched into `folder`, or None; one that was fetched with other modules is none."""
     kernel = Kernel(folder)
-    return kernel if kernel.image.is_file() else None
+    return kernel if kernel.kept == _wanted() else None
+
+
+def _wanted() -> str:
+    return "\n".join(MODULE_FOLDERS)
 
 
 def fetch(folder: Path) -> Kernel:
@@ -83,11 +101,14 @@ def fetch(folder: Path) -> Kernel:
                 image = data
             else:
                 (folder / "modules" / Path(path).name).write_bytes(data)
+    kernel = Kernel(folder)
+    kernel.packed.write_bytes(image)
+    kernel.image.write_bytes(_unpacked(image))
     # Last and whole: its presence says that the rest is there.
-    whole = folder / "image.new"
-    whole.write_bytes(_unpacked(image))
-    whole.rename(folder / "image")
-    return Kernel(folder)
+    whole = folder / "kept.new"
+    whole.write_text(_wanted())
+    whole.rename(folder / "kept")
+    return kernel
 
 
 def _download(work: Path) -> Path:

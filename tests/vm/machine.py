@@ -118,21 +118,41 @@ async def virtual_machine(
     (folder / "initrd").write_bytes(
         initrd(kernel.modules(*ROOT_MODULES, *modules), ["/usr/bin/env", "-i", *environment, *program])
     )
-    command = [
-        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-machine", "q35,memory-backend=memory", "-object", "memory-backend-memfd,id=memory,size=1G,share=on", "-m", "1G"),
-        *("-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", str(cpus)),
-        *("-kernel", str(kernel.image), "-initrd", str(folder / "initrd"), "-append", KERNEL_LINE),
-        *("-serial", f"file:{folder / 'console'}"),
+    shares = [
         *("-virtfs", f"local,path=/,mount_tag={ROOT_TAG},security_model=none,readonly=on,multidevs=remap"),
         *("-virtfs", f"local,path={folder / 'results'},mount_tag={RESULTS_TAG},security_model=none"),
+    ]
+    devices = [*shares, *devices]
+    async with emulated(kernel.image, folder, devices=devices, descriptors=descriptors, cpus=cpus) as process:
+        yield Machine(process, folder)
+
+
+@contextlib.asynccontextmanager
+async def emulated(
+    image: Path,
+    folder: Path,
+    *,
+    board: str = "q35",
+    words: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    descriptors: Sequence[int] = (),
+    cpus: int = 2,
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """QEMU with the kernel `image`, `words` for it, and the initrd in `folder`, the console in a file beside it; killed at the end."""
+    command = [
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-machine", f"{board},memory-backend=memory"),
+        *("-object", "memory-backend-memfd,id=memory,size=1G,share=on", "-m", "1G"),
+        *("-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", str(cpus)),
+        *("-kernel", str(image), "-initrd", str(folder / "initrd"), "-append", " ".join([KERNEL_LINE, *words])),
+        *("-serial", f"file:{folder / 'console'}"),
         *devices,
     ]
     process = await asyncio.create_subprocess_exec(
         *_dying_with_us(), QEMU, *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=descriptors
     )
     try:
-        yield Machine(process, folder)
+        yield process
     finally:
         if process.returncode is None:
             process.kill()

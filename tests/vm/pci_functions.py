@@ -57,6 +57,10 @@ class PciFunction:
         return space
 
 
+NVIDIA_CARDS = (PciFunction(0x10, 0x10DE, 0x2330, 0x030200), PciFunction(0x11, 0x10DE, 0x2330, 0x030200))
+NVSWITCH = PciFunction(0x12, 0x10DE, 0x22A3, 0x068000)
+
+
 @dataclass(frozen=True, slots=True)
 class Plugged:
     """What QEMU is given: arguments, and the descriptors that they name."""

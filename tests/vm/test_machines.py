@@ -2,72 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
-from guest_api import guest_api_pb2, guest_api_pb2_grpc
-from guest_transport.addresses import UnixAddress
-from guest_transport.options import channel_options
+from guest_api import guest_api_pb2
 from tests.boot_gate.conftest import MakeNvml
 from tests.nvml_library.fixture import nvml_build, scripted_nvml
-from tests.proxy import processes
-from tests.vm.machine import END_LIMIT_SECONDS, Machine, require_parts, virtual_machine
-from tests.vm.pci_functions import PciFunction, plugged
+from tests.vm.host_proxy import gpu_info, proxy_to
+from tests.vm.machine import END_LIMIT_SECONDS, require_parts, virtual_machine
+from tests.vm.pci_functions import NVIDIA_CARDS, NVSWITCH, plugged
 from tests.vm.vsock_switch import VsockSwitch
 
 __all__ = ["nvml_build", "scripted_nvml"]
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(END_LIMIT_SECONDS + 60)]
-
-CARDS = [PciFunction(slot, 0x10DE, 0x2330, 0x030200) for slot in (0x10, 0x11)]
-SWITCH = PciFunction(0x12, 0x10DE, 0x22A3, 0x068000)
-
-
-@pytest.fixture
-def sockets() -> Iterator[Path]:
-    """Short, for sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="vm"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-@contextlib.asynccontextmanager
-async def proxy_to(guest: str, folder: Path) -> AsyncIterator[guest_api_pb2_grpc.ProxiedGuestApiAsyncStub]:
-    """A proxy on this host that knows one guest, `vm`."""
-    address = UnixAddress(str(folder / "proxy"))
-    async with (
-        processes.serving("--grpc", str(address), "--guest", f"vm={guest}"),
-        grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address)) as channel,
-    ):
-        yield guest_api_pb2_grpc.ProxiedGuestApiStub(channel)
-
-
-async def gpu_info(
-    api: guest_api_pb2_grpc.ProxiedGuestApiAsyncStub, machine: Machine, *, error: str
-) -> guest_api_pb2.GpuInfoResponse:
-    """The first answer with this `error`; until then the guest may be booting or taking its first sample."""
-    last: object = None
-    try:
-        async with asyncio.timeout(END_LIMIT_SECONDS):
-            while True:
-                try:
-                    last = answer = await api.GpuInfo(guest_api_pb2.Id(id="vm"), timeout=30)
-                    if answer.error == error:
-                        return answer
-                except grpc.aio.AioRpcError as failure:
-                    last = failure.details()
-                # Nobody outside can be told of a guest's first answer.
-                await asyncio.sleep(0.3)
-    except TimeoutError:
-        raise AssertionError(f"last answer: {last}\n{machine.story()}") from None
 
 
 async def test_a_host_sees_a_guests_cards_without_and_with_a_driver_and_powers_it_off(
@@ -76,7 +27,7 @@ async def test_a_host_sees_a_guests_cards_without_and_with_a_driver_and_powers_i
     kernel = require_parts()
     switch = VsockSwitch(sockets, [42])
     shutil.copytree(scripted_nvml("cards 2\n").path.parent, tmp_path / "results" / "nvml")
-    with plugged([*CARDS, SWITCH]) as functions:
+    with plugged([*NVIDIA_CARDS, NVSWITCH]) as functions:
         async with (
             switch.running(),
             virtual_machine(
@@ -89,11 +40,11 @@ async def test_a_host_sees_a_guests_cards_without_and_with_a_driver_and_powers_i
             ) as machine,
             proxy_to(f"hvsock:{switch.socket_of(42)}:8000", sockets) as api,
         ):
-            answer = await gpu_info(api, machine, error="NVIDIA driver is not loaded")
+            answer = await gpu_info(api, machine.story, error="NVIDIA driver is not loaded")
             assert not answer.gpus
 
             (machine.folder / "load-driver").touch()
-            answer = await gpu_info(api, machine, error="")
+            answer = await gpu_info(api, machine.story, error="")
             assert len(answer.gpus) == 2
             assert all(gpu.uuid and gpu.memory_total_bytes for gpu in answer.gpus)
 
@@ -103,7 +54,7 @@ async def test_a_host_sees_a_guests_cards_without_and_with_a_driver_and_powers_i
 
     inventory = results["inventory"]
     assert (inventory["total"], inventory["nvidia"]) == (2, 2), "the NVSwitch is no card"
-    assert [card["pci_bus_id"] for card in inventory["cards"]] == [card.address for card in CARDS]
+    assert [card["pci_bus_id"] for card in inventory["cards"]] == [card.address for card in NVIDIA_CARDS]
     gate = json.loads(results["gate"]["stdout"])
     verdicts = {check["check"]: check["verdict"] for check in gate["checks"]}
     assert (verdicts["inventory"], verdicts["vendors"]) == ("pass", "pass")

@@ -149,7 +149,7 @@ class FleetBoard:
             answer = await self._upstreams.reach(guest.id).call(method, (), deadline, for_fleet=True)
             message = _fitting(answer, kind)
         except CallError as error:
-            part.failure = error
+            part.failure = error.as_value()
         except Exception:
             log.exception("asking guest %s for %s failed in the proxy itself", guest.id, method_name)
             part.failure = CallError(grpc.StatusCode.INTERNAL, f"guest {guest.id}: a fault of the proxy; its log says more")

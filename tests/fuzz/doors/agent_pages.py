@@ -1,0 +1,138 @@
+"""Every page of the agent, with the input as text in every string that a driver, an engine or a system chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from typing import NamedTuple
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from hypothesis import strategies as st
+
+from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse
+from guest_metrics.exposition import Format
+from tests.fuzz.door import Door
+from tests.fuzz.doors.markup import same_markup
+from tests.http.guests import Engine, Gpus, Guest, System, containers, h200s, served, system_info
+from tests.http.web import Answer, get
+from tests.metrics.readers import Labels, read
+
+# Far beyond what any page shows of one text, and short enough for a page with thirty of them.
+TEXT_LIMIT = 20_000
+
+
+class Pages(NamedTuple):
+    """What was served."""
+
+    dashboard: str
+    live: str
+    metrics: bytes
+    openmetrics: bytes
+    log: Answer
+
+
+def text_of(data: bytes) -> str:
+    """The text that stands for the input; a lone surrogate is in no protobuf string."""
+    return data.decode("utf-8", "replace")[:TEXT_LIMIT]
+
+
+def filled(message: Message, text: str) -> None:
+    """Put `text` into every string of `message`, at every depth, that is there or is a list's entry."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for part in value if field.is_repeated else [value]:
+                filled(part, text)
+        elif field.type == FieldDescriptor.TYPE_STRING and field.is_repeated:
+            value[:] = [text] * len(value)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            setattr(message, field.name, text)
+
+
+def check(data: bytes) -> None:
+    """The same tags, series and labels as with a quiet text; the text itself reads back from the metrics."""
+    text = text_of(data)
+    _check(text)
+
+
+def _check(text: str) -> None:
+    # What is empty is shown as unknown, and a state that is "running" as such: the quiet page has the same.
+    expected = _quiet(text if text in {"", "running"} else "x")
+    for found, usual in zip(asyncio.run(_served(text)), expected, strict=True):
+        same_markup(found.dashboard, usual.dashboard)
+        same_markup(found.live, usual.live)
+        same_series(found.metrics, usual.metrics, Format.TEXT, text)
+        same_series(found.openmetrics, usual.openmetrics, Format.OPENMETRICS, text)
+        assert found.log.headers["content-type"].startswith("text/plain"), found.log.headers
+        assert found.log.headers["x-content-type-options"] == "nosniff", found.log.headers
+        assert found.log.body == text.encode(), "the log is not what was written"
+
+
+@functools.cache
+def _quiet(text: str) -> list[Pages]:
+    """The pages with a text that does no harm, made once."""
+    return asyncio.run(_served(text))
+
+
+def same_series(page: bytes, quiet: bytes, form: Format, text: str) -> None:
+    """As many samples of each family with the same labels as on the quiet page; a card's UUID reads back as the text."""
+    found, expected = read(page, form), read(quiet, form)
+    assert Counter(map(_family, found)) == Counter(map(_family, expected))
+    uuids = {dict(labels)["uuid"] for name, labels in found if name == "dstack_gpu_temperature_celsius"}
+    assert uuids <= {text}, f"the text reads back as {uuids}"
+
+
+def _family(sample: tuple[str, Labels]) -> tuple[str, frozenset[str]]:
+    name, labels = sample
+    return name, frozenset(dict(labels))
+
+
+def cards() -> GpuInfoResponse:
+    """Two cards, and a value that could not be read."""
+    reply = h200s(2)
+    reply.gpus[0].errors.append("power: Not Supported")
+    return reply
+
+
+def failure() -> GpuInfoResponse:
+    """No cards, and why."""
+    return GpuInfoResponse(error="NVIDIA driver is not loaded")
+
+
+async def _served(text: str) -> list[Pages]:
+    """The pages with cards, and then with a failure in their place."""
+    system, listed = system_info(), ListContainersResponse(containers=containers(2))
+    replies = cards(), failure()
+    for message in (system, listed, *replies):
+        filled(message, text)
+    # Ids are hexadecimal in every engine; one of them stays, so that a log can be asked for.
+    listed.containers[0].id = "a" * 64
+    guest = Guest(Gpus(), System(system), Engine(containers=listed.containers, output=[text.encode()]))
+    pages = []
+    async with served(guest) as address:
+        for guest.gpus.reply in replies:
+            dashboard, live = await get(address, "/"), await get(address, "/live")
+            metrics = await get(address, "/metrics")
+            openmetrics = await get(address, "/metrics", headers={"Accept": "application/openmetrics-text"})
+            log = await get(address, f"/logs/{'a' * 64}")
+            pages.append(Pages(dashboard.text, live.text, metrics.body, openmetrics.body, log))
+    return pages
+
+
+# What breaks pages elsewhere: markup, quotes, templates, line ends of other alphabets, what turns or hides text, what is long.
+HOSTILE = (
+    "<script>alert(1)</script>", "</td></tr></table><h1>", "\"><img src=x onerror='1'>", "' autofocus onfocus=1 '", "{{ 7*7 }}{% raw %}",
+    "<!--",
+    "<![CDATA[", "&lt;b&gt;&#60;", "\x1b[2J\x1b]0;x\x07", "\u202e\u2066gnp.exe",
+    "\r\nset-cookie: a=b\r\n\r\n", "a\nb\x0bc\x85d\u2028e\u2029f",
+    '"} 1\nfake_metric{a="', "\\", "\\n", '\\"', "\0", "\ufffe\U000e0001\u200b", "x" * 5000, "\u0301" * 300,
+    "</textarea><svg/onload=1>", "data: x\n\nevent: y",
+    "running", "javascript:alert(1)", "../../etc/passwd", "%2e%2e%2f", "\t ", "é",
+)  # fmt: skip
+TEXTS = st.one_of(
+    st.text(max_size=30), st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=4)), max_size=4).map("".join)
+)
+WORDS = tuple(text.encode() for text in HOSTILE if len(text) < 100)
+
+AGENT_PAGES = Door("agent-pages", check, TEXTS.map(str.encode), words=WORDS, examples=8)

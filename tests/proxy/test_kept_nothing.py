@@ -1,0 +1,90 @@
+"""A failed call leaves nothing that only a full collection of garbage would find: those are rare in a proxy, and a line is a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from guest_fleet.v1 import fleet_pb2
+from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
+from tests.proxy.running import Proxy
+from vmm_proxy.fleet_metrics.board import FleetBoard
+from vmm_proxy.line import Line
+
+# More than HASTY_SECONDS, so that the miss counts.
+CALL_SECONDS = 0.5
+
+
+@pytest.fixture(autouse=True)
+def no_collection_of_garbage() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def silence(stream: Stream) -> None:
+    await stream.reset.wait()
+
+
+async def call(proxy: Proxy) -> None:
+    assert (await proxy.failure("vm1", timeout=CALL_SECONDS)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def collect(proxy: Proxy) -> None:
+    stream = proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=CALL_SECONDS)
+    try:
+        async for _ in stream:
+            pass
+    except grpc.aio.AioRpcError as error:
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # noqa: PT017 - on a busy machine the stream's end comes too late
+
+
+def line_of(proxy: Proxy) -> Line:
+    line = proxy.upstreams.reach("vm1")._line
+    assert line is not None
+    return line
+
+
+@pytest.mark.parametrize("ask", [call, collect])
+async def test_a_line_that_was_given_up_is_gone_at_once(
+    proxy: Proxy, sockets: Path, ask: Callable[[Proxy], Awaitable[None]]
+) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        await ask(proxy)
+        upstream = proxy.upstreams.reach("vm1")
+        given_up: weakref.ref[Line] = weakref.ref(line_of(proxy))
+        while upstream.redials == 0:
+            await ask(proxy)
+        async with asyncio.timeout(10):
+            while given_up() is not None:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("answer", [lambda stream: stream.answer(b"\xff"), lambda stream: stream.fail("9", "no")])
+async def test_a_failure_that_is_kept_for_a_page_holds_neither_its_call_nor_its_line(
+    proxy: Proxy, sockets: Path, answer: Behaviour
+) -> None:
+    async with raw_guest(str(sockets / "g"), answer) as guest:
+        proxy.add("vm1", guest.address)
+        board = FleetBoard(proxy.directory, proxy.upstreams, with_containers=False)
+        known = board.get("vm1")
+        assert known is not None
+        await board.bring_up_to_date([known], 10)
+        failure = known.gpus.failure
+        assert failure is not None
+        assert (failure.__traceback__, failure.__cause__, failure.__context__) == (None, None, None)
+        line = weakref.ref(line_of(proxy))
+        proxy.directory.remove("vm1")
+        async with asyncio.timeout(10):
+            while line() is not None:
+                await asyncio.sleep(0.01)
+        assert known.gpus.failure is failure
+        await board.close()

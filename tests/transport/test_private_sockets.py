@@ -1,0 +1,60 @@
+"""Sockets of this process alone: where there is no place for them, and a target that is opened once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guest_transport import unix_sockets
+from guest_transport.addresses import UnixAddress
+from guest_transport.errors import ListenError
+from guest_transport.one_connection import OneConnection
+from guest_transport.private_folder import PrivateFolder
+
+
+def test_a_place_that_is_too_deep_for_a_socket_is_named_with_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    folder = PrivateFolder()
+    try:
+        with pytest.raises(ListenError, match="too long for a socket; set TMPDIR to a shorter path"):
+            folder.file("s")
+    finally:
+        folder.close()
+    assert list(deep.iterdir()) == []
+
+
+def test_a_listener_that_cannot_be_bound_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            unix_sockets.listen(str(tmp_path / "nowhere" / "s"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_of_two_that_open_one_connection_at_once_one_gets_it(sockets: Path) -> None:
+    with unix_sockets.listen(str(sockets / "s")):
+        once = OneConnection(UnixAddress(str(sockets / "s")))
+        async with contextlib.AsyncExitStack() as closing:
+            closing.push_async_callback(once.target.close)
+            outcomes = await asyncio.gather(once._connect(), once._connect(), return_exceptions=True)
+            refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+            assert [type(outcome) for outcome in refused] == [ConnectionRefusedError]
+            for outcome in outcomes:
+                if not isinstance(outcome, BaseException):
+                    outcome.close()
+            assert once.spent, "a target that was opened and has no connection is over"
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a short path."""
+    with tempfile.TemporaryDirectory(prefix="gs") as folder:
+        yield Path(folder)

@@ -1,0 +1,1 @@
+"""Branch coverage of the product, in whatever process its code runs."""
