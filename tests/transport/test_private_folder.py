@@ -134,6 +134,8 @@ def test_a_place_that_is_not_there_is_no_reason_to_fail(monkeypatch: pytest.Monk
     remove_abandoned_folders()
 
 
+# Coverage cannot write its data there either, and says so on a line of its own.
+@pytest.mark.cost
 def test_a_proxy_that_can_write_no_temporary_file_says_where_it_tried_and_what_to_set(tmp_path: Path) -> None:
     arguments = ("serve", "--http", "off", "--grpc", f"unix:{tmp_path}/s")
     done = subprocess.run([sys.executable, "-c", PROXY, *arguments], check=False, capture_output=True, text=True, timeout=40)
