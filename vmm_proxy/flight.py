@@ -100,7 +100,9 @@ class Flight:
             seat.tell(outcome)
 
     def abandon(self, outcome: Outcome) -> None:
-        """Tell every caller `outcome` now and cancel the call."""
+        """Tell every caller `outcome` now and cancel the call; the first time counts, because a pilot takes one cancellation back."""
+        if self.abandoned is not None:
+            return
         self.abandoned = outcome
         self.land(outcome)
         if self.task:

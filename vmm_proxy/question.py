@@ -51,6 +51,9 @@ class Question:
         self._seat = self._flight.board(self._landed, self._deadline)
 
     def _landed(self, outcome: Outcome | None) -> None:
+        if self._seat is None:
+            # Left while the flight was telling the others.
+            return
         if outcome is None:
             text = f"guest {self._guest_id}: no answer within the caller's deadline"
             outcome = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, text)

@@ -42,10 +42,10 @@ HASTY_SECONDS = 0.1
 OLD_LINE_GRACE_SECONDS = LONGEST_SECONDS
 
 
-def _not_cancelled() -> None:
-    """Go on after a cancellation that was meant for the call and not for its caller's task."""
-    if task := asyncio.current_task():
-        task.uncancel()
+def _cancelled_besides() -> bool:
+    """Take back a cancellation that was meant for the call and not for its caller's task; whether the task was cancelled as well."""
+    task = asyncio.current_task()
+    return task is not None and task.uncancel() > 0
 
 
 class Upstream:
@@ -126,7 +126,8 @@ class Upstream:
                     end()
                     flight.lose_pilot()
                     raise
-                _not_cancelled()
+                if _cancelled_besides():
+                    raise
                 return flight.abandoned
             finally:
                 end()

@@ -18,7 +18,9 @@ from guest_transport.serving import GrpcServer, Service
 from guest_transport.tls import ClientTls, ServerTls, certificate_names
 from tests.policy.certificates import write, write_authority
 from tests.proxy.running import Proxy, running_proxy
+from vmm_proxy.guest_outcome import GPU_INFO
 from vmm_proxy.guest_tls import GuestTls, tls_for
+from vmm_proxy.slots import GUEST_CALLS
 
 OURS = b"\x11" * 20
 UNREACHABLE = grpc.StatusCode.UNAVAILABLE
@@ -29,12 +31,14 @@ class Guest(guest_api_pb2_grpc.GuestApiServicer):
 
     def __init__(self) -> None:
         self.callers: list[str] = []
+        self.connections: set[str] = set()
 
     async def Info(self, request: object, context: object) -> guest_api_pb2.GuestInfo:
         return guest_api_pb2.GuestInfo(instance_id=OURS)
 
     async def GpuInfo(self, request: object, context: grpc.aio.ServicerContext[Any, Any]) -> guest_api_pb2.GpuInfoResponse:
         self.callers.append(",".join(certificate_names(context)))
+        self.connections.add(context.peer())
         return guest_api_pb2.GpuInfoResponse()
 
 
@@ -86,6 +90,19 @@ async def test_proxy_and_guest_know_each_other_by_their_certificates(proxy: Prox
         proxy.add("vm1", address, tls=authorities.proxy(), instance_id=pin)
         await asyncio.gather(*(proxy.gpu_info("vm1") for _ in range(8)))
         assert set(guest.callers) == {"dns:proxy.example"}
+
+
+async def test_calls_that_come_while_the_files_are_read_are_made_over_one_connection(
+    proxy: Proxy, authorities: Authorities
+) -> None:
+    async with tls_guest(authorities, "127.0.0.1") as (guest, address):
+        proxy.add("vm1", address, tls=authorities.proxy())
+        upstream, deadline = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().time() + 10
+        # They differ, so that none of them shares another's.
+        metadata = [(("x-request-id", str(number)),) for number in range(GUEST_CALLS)]
+        await asyncio.gather(*(upstream.call(GPU_INFO, each, deadline) for each in metadata))
+        assert len(guest.callers) == GUEST_CALLS
+        assert len(guest.connections) == 1
 
 
 @pytest.mark.parametrize("pin", [b"", OURS], ids=["no pin", "pinned"])

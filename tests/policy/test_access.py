@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import tracemalloc
 from pathlib import Path
 
 import grpc
@@ -95,6 +96,33 @@ def test_rules_that_are_read_again_claim_nothing_about_listeners_that_are_still_
     access.replace(after.on_the_same_listeners(before))
     unauthenticated(access, Shown(LOCAL))
     assert access.judge(Shown(UnixPeer())).grants == (VIEW,)
+
+
+def test_a_caller_who_was_judged_before_is_judged_anew_when_the_rules_change() -> None:
+    before, after = rules(own_uid=990, own_gid=991), rules(own_uid=990, own_gid=991, users={65534: (OPERATE,)})
+    access = Access(before)
+    for in_force, grants in ((before, ()), (after, (OPERATE,)), (before, ())):
+        access.replace(in_force)
+        assert [access.judge(Shown(STRANGER)).grants for _ in range(2)] == [grants, grants]
+
+
+def test_two_processes_of_one_user_are_judged_by_their_own_groups() -> None:
+    access = Access(rules(own_uid=990, own_gid=991, groups={7: (OPERATE,)}))
+    granted = {
+        peer: access.judge(Shown(peer)).grants for peer in (UnixPeer(1, 1000, 7), UnixPeer(1, 1000, 991), UnixPeer(1, 1000, 5))
+    }
+    assert list(granted.values()) == [(OPERATE,), (VIEW,), ()]
+    assert access.judge(Shown(UnixPeer(2, 1000, 5, (7,)))).grants == (OPERATE,)
+
+
+def test_callers_that_come_and_go_leave_no_memory() -> None:
+    access = Access(rules(own_uid=990, own_gid=991))
+    tracemalloc.start()
+    for pid in range(10_000):
+        access.judge(Shown(UnixPeer(pid, 1000, 991)))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 1_000_000
 
 
 def test_scopes_select_by_all_their_labels() -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
-from guest_transport.addresses import TcpAddress
+from guest_transport.addresses import TcpAddress, parse_address
 from guest_transport.options import channel_options
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.looks import LOOKS_AT_ONCE
 from vmm_proxy.slots import FLEET_STREAMS_OF_ONE
 
 State = fleet_pb2
@@ -74,6 +75,19 @@ async def test_a_black_holed_guest_does_not_hold_a_list_up(proxy: Proxy, sockets
         assert entry.state == fleet_pb2.GUEST_STATE_UNKNOWN
 
 
+async def test_a_list_of_many_silent_guests_asks_a_bounded_number_of_them_at_a_time(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "vmm"), silence, vmm_answer=b"OK 5\n") as guest:
+        for number in range(LOOKS_AT_ONCE + 6):
+            proxy.add(f"vm{number}", f"hvsock:{sockets}/vmm:{number + 1}")
+        await listed(proxy)
+        async with asyncio.timeout(20):
+            while len(guest.requests) < LOOKS_AT_ONCE:
+                await asyncio.sleep(0.01)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert sum(not stream.reset.is_set() for stream in guest.requests) <= LOOKS_AT_ONCE
+
+
 async def test_a_list_asks_a_guest_once_and_not_again_at_every_list(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "g"), healthy) as guest:
         proxy.add("vm1", guest.address)
@@ -91,6 +105,15 @@ async def test_a_guest_that_failed_after_answering_is_unreachable_with_its_last_
     assert entry.state == fleet_pb2.GUEST_STATE_UNREACHABLE
     assert entry.HasField("last_contact")
     assert entry.agent_version == "1.2.3"
+
+
+async def test_a_guest_that_moved_is_not_said_to_serve_until_it_has_answered_there(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest, raw_guest(str(sockets / "s"), silence) as silent:
+        proxy.add("vm1", guest.address)
+        await proxy.gpu_info("vm1")
+        assert [each.state for each in await listed(proxy)] == [State.GUEST_STATE_SERVING]
+        proxy.directory.replace(GuestEntry("vm1", parse_address(silent.address)))
+        assert [each.state for each in await listed(proxy)] == [State.GUEST_STATE_UNKNOWN]
 
 
 async def test_addresses_are_hidden_from_callers_over_tcp(sockets: Path) -> None:

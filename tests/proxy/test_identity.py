@@ -12,9 +12,11 @@ import pytest
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2
 from tests.proxy.fleet_entries import Entries
-from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
+from tests.proxy.raw_guest import Behaviour, Connection, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy
 from vmm_proxy.directory import GuestEntry
+from vmm_proxy.guest_outcome import GPU_INFO
+from vmm_proxy.statuses import CallError
 
 OURS, OTHER = bytes(range(32)), b"0123456789"
 
@@ -60,6 +62,7 @@ async def test_another_vm_at_the_address_gets_no_call_and_gives_no_answer(proxy:
             assert OTHER.decode() not in (error.details() or "")
         assert set(asked(guest.requests)) == {"Info"}
         assert proxy.upstreams.reach("vm1").wrong_guests == 2
+        assert guest.connections == 2, "what answered wrongly is not asked again: the guest may be back by then"
 
 
 @pytest.mark.parametrize("shown", [b"", OURS[:-1], OURS + b"\0"])
@@ -149,3 +152,35 @@ async def test_a_pinned_guest_on_tcp_is_called_over_one_connection(proxy: Proxy)
     await server.stop(None)
     error = await proxy.failure("vm1")
     assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 4))
+async def test_a_guest_may_go_while_its_replaced_connection_is_being_closed(proxy: Proxy, sockets: Path, turns: int) -> None:
+    async with raw_guest(str(sockets / "g"), vm(OTHER)) as guest:
+        proxy.add("vm1", guest.address, instance_id=OURS)
+        with pytest.raises(CallError) as refused:
+            await proxy.upstreams.reach("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 10)
+        assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        proxy.directory.remove("vm1")
+        # Raises what went wrong while the guest's connections were closed.
+        await proxy.upstreams.close()
+
+
+async def test_a_pinned_guest_on_tcp_hears_of_no_path_of_the_host(proxy: Proxy) -> None:
+    authorities: list[str] = []
+
+    async def answer(stream: Stream) -> None:
+        authorities.append(stream.headers[":authority"])
+        await vm(OURS)(stream)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Connection(reader, writer, answer).serve()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        proxy.add("vm1", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", instance_id=OURS)
+        await proxy.gpu_info("vm1")
+        proxy.directory.remove("vm1")
+        await proxy.upstreams.close()
+    assert authorities == ["localhost"] * 2

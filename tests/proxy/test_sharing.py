@@ -115,7 +115,8 @@ async def test_a_hasty_caller_of_a_shared_call_is_not_held_beyond_its_deadline(p
         patient = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30)
         await asyncio.wait_for(guest.called.wait(), 5)
         with pytest.raises(CallError) as caught:
-            await proxy.upstreams.reach("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 0.3)
+            async with asyncio.timeout(10):
+                await proxy.upstreams.reach("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 0.3)
         assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
         assert len(guest.requests) == 1
         patient.cancel()

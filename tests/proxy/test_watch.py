@@ -167,6 +167,24 @@ async def test_a_slow_reader_loses_what_was_overtaken_and_never_the_newest() -> 
         await outbox.take()
 
 
+async def test_a_reader_who_waits_is_told_at_once_that_nothing_more_comes() -> None:
+    outbox = Outbox()
+    waiting = asyncio.create_task(outbox.take())
+    await asyncio.sleep(0)
+    outbox.close()
+    with pytest.raises(OutboxClosedError):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_what_waits_when_a_stream_is_to_end_is_still_taken() -> None:
+    outbox = Outbox()
+    outbox.offer(outcome("vm1", 7))
+    outbox.close()
+    assert [written(entry).gpu_info.sample_age_ms for entry in await outbox.take()] == [7]
+    with pytest.raises(OutboxClosedError):
+        await outbox.take()
+
+
 async def test_an_outbox_over_its_limit_keeps_the_failure_in_place_of_the_answer() -> None:
     outbox = Outbox(limit_bytes=1000)
     outbox.offer(outcome("vm1", 1, 900))

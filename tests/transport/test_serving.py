@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from guest_transport.addresses import TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import ListenError
-from guest_transport.options import channel_options
+from guest_transport.options import channel_options, server_options
 from guest_transport.serving import GrpcServer
 from tests.transport.server_process import door
 
@@ -30,6 +30,21 @@ async def test_a_start_that_fails_leaves_nothing_bound(tmp_path: Path) -> None:
         second = GrpcServer([])
         await second.start([UnixAddress(f"{tmp_path}/s"), free])
         await second.stop()
+
+
+async def test_a_port_that_another_server_took_between_the_try_and_the_bind_is_not_shared() -> None:
+    first = GrpcServer([])
+    await first.start([TcpAddress("127.0.0.1", 0)])
+    [taken] = first.addresses
+    # As far as a server is that tried the port before: what is left is gRPC's own bind.
+    late = grpc.aio.server(options=server_options())
+    try:
+        with pytest.raises(RuntimeError):
+            late.add_insecure_port(str(taken))
+    finally:
+        await late.start()
+        await late.stop(None)
+        await first.stop()
 
 
 @pytest.mark.parametrize(
