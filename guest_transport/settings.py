@@ -12,7 +12,7 @@ import math
 import os
 import re
 import stat
-import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ import msgspec
 
 from guest_transport.errors import SettingsError
 from guest_transport.logs import escape
+from guest_transport.toml_text import load_toml
 
 # A configuration of 10,000 guests takes about 2 MB; more is a wrong file.
 SETTINGS_LIMIT_BYTES = 8 * 1024 * 1024
@@ -44,11 +45,15 @@ def read_file(path: Path) -> bytes:
         with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor, not a path
             if not (stat.S_ISREG(kind := os.fstat(fd).st_mode) or stat.S_ISCHR(kind)):
                 raise _refusal(str(path), "is no regular file")
-            return file.read(SETTINGS_LIMIT_BYTES + 1)
+            # None: a terminal, at which nobody has typed.
+            data: bytes | None = file.read(SETTINGS_LIMIT_BYTES + 1)
     except OSError as error:
         raise _refusal(str(path), f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise _refusal(str(path), "no path has a NUL character") from error
+    if data is None:
+        raise _refusal(str(path), "is no regular file, and holds nothing now")
+    return data
 
 
 def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
@@ -56,7 +61,7 @@ def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
     if len(data) > SETTINGS_LIMIT_BYTES:
         raise _refusal(where, f"larger than {SETTINGS_LIMIT_BYTES} bytes")
     try:
-        tree = tomllib.loads(data.decode("utf-8"))
+        return _convert(load_toml(data.decode("utf-8")), where, shape)
     except UnicodeDecodeError as error:
         raise _refusal(where, f"not UTF-8 at byte {error.start}") from error
     except RecursionError as error:
@@ -64,6 +69,9 @@ def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
     except ValueError as error:
         # A TOMLDecodeError, or Python's limit on the digits of a number.
         raise _refusal(where, f"not TOML: {error}") from error
+
+
+def _convert(tree: Mapping[str, object], where: str, shape: type[S]) -> S:
     if impossible := _impossible(tree):
         raise _refusal(where, impossible)
     try:

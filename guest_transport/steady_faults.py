@@ -59,7 +59,15 @@ def message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception as error:  # noqa: BLE001  # a wrong log call must neither raise nor write lines of its own
-        return f"{record.msg!r} {record.args!r} (does not format: {error!r})"
+        return f"{shown(record.msg, repr)} {shown(record.args, repr)} (does not format: {shown(error, repr)})"
+
+
+def shown(thing: object, show: Callable[[object], str] = str) -> str:
+    """`thing` in its own words, or why it has none."""
+    try:
+        return show(thing)
+    except Exception as error:  # noqa: BLE001  # the same
+        return f"<{type(thing).__name__} that cannot be shown: {type(error).__name__}>"
 
 
 @dataclass(slots=True)
@@ -126,7 +134,7 @@ def _key(record: logging.LogRecord) -> object:
     kind = record.exc_info[0] if record.exc_info else None
     thing = record.__dict__.get("thing")
     if thing is not None:
-        return record.name, record.levelno, record.msg, str(thing)[:_COMPARED_CHARACTERS], kind
+        return record.name, record.levelno, shown(record.msg), shown(thing)[:_COMPARED_CHARACTERS], kind
     return record.name, record.levelno, _first_argument(record), without_numbers(message_of(record)), kind
 
 
@@ -135,14 +143,14 @@ def _first_argument(record: logging.LogRecord) -> str | None:
     first = record.args[0] if isinstance(record.args, tuple) and record.args else None
     if first is None or isinstance(first, int | float | BaseException):
         return None
-    return _IN_MEMORY.sub("#", str(first)[:_COMPARED_CHARACTERS])
+    return _IN_MEMORY.sub("#", shown(first)[:_COMPARED_CHARACTERS])
 
 
 def _standing_for(last: logging.LogRecord, held: int, seconds: float) -> logging.LogRecord:
     """A copy of `last` that says how many it stands for. Its traceback was written with the first of them."""
     text = message_of(last)
     if last.exc_info and last.exc_info[1] is not None:
-        text += f": {type(last.exc_info[1]).__name__}: {last.exc_info[1]}"
+        text += f": {type(last.exc_info[1]).__name__}: {shown(last.exc_info[1])}"
     plain = {"msg": text, "args": (), "exc_info": None, "exc_text": None, "stack_info": None}
     return logging.makeLogRecord({**last.__dict__, **plain, "held": held, "held_seconds": seconds})
 
@@ -186,8 +194,9 @@ class SteadyHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _tell_later(self) -> None:
-        seconds = self._faults.seconds_to_next()
-        if self._waiting or seconds is None:
+        # In this order: in a flood of new faults each line would look through all that are known.
+        seconds = None if self._waiting else self._faults.seconds_to_next()
+        if seconds is None:
             return
         try:
             self._later(seconds, self._tell)

@@ -50,11 +50,22 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
     except grpc.aio.UsageError as error:
         # The line was replaced, and is closed by now, while this call waited for its turn on it.
         raise _not_sent(guest_id) from error
+    except asyncio.CancelledError as error:
+        if _caller_cancelled():
+            raise
+        # The channel was closed under the call, which gRPC tells in the same way.
+        text = f"guest {guest_id}: the connection was given up during the call"
+        raise CallError(grpc.StatusCode.UNAVAILABLE, text) from error
     except grpc.aio.AioRpcError as error:
         waited = loop.time() - started
         trailers = passed_metadata.to_caller(error.trailing_metadata())
         raise from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal) from error
     return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with) if answered_with else ())
+
+
+def _caller_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _not_sent(guest_id: str) -> NotSentError:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from pathlib import Path
 
 from watchfiles import awatch
 
+from guest_transport.addresses import Address
 from guest_transport.errors import SettingsError
 from guest_transport.settings import parse_settings, read_file
 from guest_transport.steady_faults import about
@@ -114,10 +116,7 @@ class GuestFolder:
         for name in [name for name in self._entries if name not in found]:
             self._directory.remove(self._entries.pop(name).id)
         changed = {name: what for name, what in found.items() if isinstance(what, GuestEntry) and self._entries.get(name) != what}
-        # What is refused keeps its id and address, which may refuse another one: judged again until nothing changes.
-        while reasons := self._refusals(changed):
-            refused |= reasons
-            changed = {name: entry for name, entry in changed.items() if name not in reasons}
+        refused |= self._take_out_refused(changed)
         # Whoever leaves an id or an address does so first: two files may have swapped theirs.
         for name, entry in changed.items():
             old = self._entries.get(name)
@@ -131,17 +130,35 @@ class GuestFolder:
             self._entries[name] = entry
         self._say(refused)
 
-    def _refusals(self, changed: Mapping[str, GuestEntry]) -> dict[str, str]:
-        """Why some of `changed` cannot be put in, were all of them to replace their last versions at once."""
+    def _take_out_refused(self, changed: dict[str, GuestEntry]) -> dict[str, str]:
+        """Take out of `changed` what cannot be put in, were all of it to replace the last versions at once; the reasons.
+
+        What is refused keeps its id and address, which may refuse another one. Only who wants one of the two is judged again: in a folder
+        where each of ten thousand guests wants the address of the next, judging all of them each time holds the proxy for minutes.
+        """
         leaving = {self._entries[name].id for name in changed if name in self._entries}
+        wanting: defaultdict[str | Address, list[str]] = defaultdict(list)
+        for name, entry in changed.items():
+            wanting[entry.id].append(name)
+            wanting[entry.address].append(name)
         together = Directory()
         reasons: dict[str, str] = {}
-        for name, entry in changed.items():
+        to_judge = deque(changed)
+        while to_judge:
+            name = to_judge.popleft()
+            if name in reasons:
+                continue
             try:
-                self._directory.check(entry, leaving)
-                together.add(entry)
+                self._directory.check(changed[name], leaving)
+                if together.get(changed[name].id) is not changed[name]:
+                    together.add(changed[name])
             except DirectoryError as error:
                 reasons[name] = f"{self._folder / name}: {error}"
+                if stays := self._entries.get(name):
+                    leaving.discard(stays.id)
+                    to_judge.extend([*wanting[stays.id], *wanting[stays.address]])
+        for name in reasons:
+            del changed[name]
         return reasons
 
     def _say(self, refused: dict[str, str]) -> None:

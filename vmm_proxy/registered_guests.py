@@ -11,6 +11,7 @@ import asyncio
 import glob
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,10 @@ class RegisteredGuests:
     def load(self) -> None:
         """Add what the file holds to the directory; raises SettingsError for a file that cannot be trusted. Blocks: call it at start."""
         try:
+            kind = self._file.stat().st_mode
+            # A folder tells by itself what it is; a pipe would be waited for, and a device may have no end.
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise SettingsError(f"{self._file}: is no regular file")
             data = self._file.read_bytes()
         except FileNotFoundError:
             return

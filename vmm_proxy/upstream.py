@@ -18,6 +18,7 @@ from guest_transport.addresses import Address
 from vmm_proxy.asking import NotSentError, ask
 from vmm_proxy.contact import Contact
 from vmm_proxy.contract_methods import Method
+from vmm_proxy.deadlines import LONGEST_SECONDS
 from vmm_proxy.flight import Answer, Flight, Outcome
 from vmm_proxy.guest_tls import GuestTls, secure
 from vmm_proxy.identity import WrongGuestError, prove
@@ -37,8 +38,8 @@ REDIAL_PAUSE_SECONDS = 1.0
 # A caller who allows less says nothing about the guest when no answer comes: on a busy host a healthy one takes some 10 ms, and its first
 # connection as long.
 HASTY_SECONDS = 0.1
-# Calls still on a replaced line end with their own deadlines; the longest that the product sets itself is 20 s.
-OLD_LINE_GRACE_SECONDS = 20.0
+# Calls still on a replaced line end with their own deadlines, of which this is the longest.
+OLD_LINE_GRACE_SECONDS = LONGEST_SECONDS
 
 
 def _cancelled_besides() -> bool:
@@ -80,7 +81,6 @@ class Upstream:
         self._shared: dict[tuple[str, Metadata], Flight] = {}
         self._misses = 0
         self._redialled_at = float("-inf")
-        self._retired: set[Line] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         self._closed: CallError | None = None
 
@@ -159,12 +159,11 @@ class Upstream:
         await asyncio.gather(
             *(flight.task for flight in self._flights if flight.task and not flight.piloted), return_exceptions=True
         )
-        for task in list(self._retiring):
-            task.cancel()
+        # They end now that every call has. They may not be cancelled: a channel whose close() was cancelled counts as closed, and keeps its
+        # connection for good (grpcio 1.85).
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        for line in (self._line, *self._retired):
-            if line:
-                await line.close()
+        if self._line:
+            await self._line.close()
 
     def renew_certificates(self) -> None:
         """Dial anew where TLS is spoken, so that renewed files are used; calls in flight finish."""
@@ -209,6 +208,8 @@ class Upstream:
         if flight not in self._flights:
             return
         self._flights.discard(flight)
+        # A task that was cancelled keeps where that was, and its frames know the flight.
+        flight.task = None
         for place in places:
             place.give_back()
         if self._shared.get(key) is flight:
@@ -302,11 +303,6 @@ class Upstream:
         self._replace(self._line)
 
     def _retire(self, line: Line) -> None:
-        async def close_later() -> None:
-            await line.close(OLD_LINE_GRACE_SECONDS)
-            self._retired.discard(line)
-
-        self._retired.add(line)
-        task = asyncio.create_task(close_later())
+        task = asyncio.create_task(line.close(OLD_LINE_GRACE_SECONDS))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)

@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import json
 import logging
-import tomllib
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import msgspec
 from guest_api import guest_api_pb2
 from guest_transport.errors import SettingsError
 from guest_transport.settings import read_file
+from guest_transport.toml_text import load_toml
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def read_identity(file: Path) -> IdentityFile:
     tree: Any  # Any: what the file holds; its shape is checked below
     try:
         text = data.decode("utf-8")
-        tree = json.loads(text) if form == "JSON" else tomllib.loads(text)
+        tree = json.loads(text) if form == "JSON" else load_toml(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: not {form}: {error}") from error
     try:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from pathlib import Path
 from guest_service.collector import plausible
 from guest_service.collector.failure import DRIVER_NOT_LOADED
 from guest_service.simulator.table import RackError, Table
+from guest_transport.toml_text import load_toml
 
 BUILT_IN_RACKS = ("h200", "h200x8", "no-driver", "none")
 # A rack of CARDS_LIMIT cards takes about 50 kB; more is a wrong file.
@@ -125,7 +125,7 @@ def _read(path: Path) -> bytes:
 def parse_rack(data: bytes, name: str) -> Rack:
     """The rack in the TOML text `data`; `name` stands for it in messages. Raises RackError."""
     try:
-        tree = tomllib.loads(data.decode("utf-8"))
+        tree = load_toml(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RackError(f"rack {name}: not UTF-8 at byte {error.start}") from error
     except RecursionError as error:

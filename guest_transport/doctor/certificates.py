@@ -17,7 +17,8 @@ from pathlib import Path
 
 from guest_transport.settings import read_file
 
-_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+# What stands in between is base64, so that a begin without an end is not looked for through the whole file.
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*+-----END CERTIFICATE-----")
 # As access.grant writes them.
 _KINDS = {"DNS": "dns", "URI": "uri", "email": "email", "IP Address": "ip"}
 

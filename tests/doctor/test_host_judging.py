@@ -51,6 +51,16 @@ def test_what_is_no_certificate_is_refused_and_leaves_no_descriptor(tmp_path: Pa
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_file_of_certificates_without_an_end_takes_time_in_its_length_only(tmp_path: Path) -> None:
+    chain, _ = certificates.write(tmp_path, "a", trustme.CA(), "proxy.example")
+    begins = b"-----BEGIN CERTIFICATE-----\n" * 140_000
+    (tmp_path / "many.pem").write_bytes(begins + chain.read_bytes() + begins)
+    started = time.monotonic()
+    assert [found.names for found in read_certificates(tmp_path / "many.pem")] == [("dns:proxy.example",)]
+    # Looking for each end through the whole file takes an hour.
+    assert time.monotonic() - started < 60
+
+
 class Files:
     """A server's certificate, key and authority in `folder`."""
 

@@ -57,6 +57,8 @@ async def test_a_token_opens_the_pages_as_bearer_and_as_password(headers: dict[s
         (basic(secret("nobody")), 401, "the token is not known"),
         (basic("", user=secret("scraper")), 401, "show one token"),
         ({"Authorization": "Basic !!!"}, 401, "show one token"),
+        ({"Authorization": "Basic \xe9"}, 401, "show one token"),
+        ({"Authorization": f"Bearer {secret('scraper')}\xe9"}, 401, "show one token"),
         ({"Authorization": f"Digest {secret('scraper')}"}, 401, "show one token"),
         ({"Authorization": f"Bearer {secret('scraper')}", "authorization": f"Bearer {secret('scraper')}"}, 401, "show one token"),
         (bearer("blue"), 403, "token blue is for some guests only"),
@@ -102,6 +104,20 @@ async def test_a_stream_ends_when_its_token_is_taken_away_and_gives_its_place_ba
                 await asyncio.sleep(0.01)
         await close(writer)
         assert (await get(fleet.address, "/metrics", headers=bearer("scraper"))).status == 401
+
+
+async def test_a_page_that_waited_for_its_guests_is_not_shown_when_its_token_was_taken_away_meanwhile() -> None:
+    async with running_fleet(access=RULES, need_token=True) as fleet:
+        silent = await fleet.add("vm-a")
+        silent.silent.add("GpuInfo")
+        asking = asyncio.create_task(get(fleet.address, "/metrics", headers=bearer("scraper")))
+        async with asyncio.timeout(20):
+            while "GpuInfo" not in silent.asked:
+                await asyncio.sleep(0.01)
+        fleet.parts.access.replace(rules())
+        answer = await asking
+        assert (answer.status, "vm-a" in answer.body.decode()) == (401, False)
+        assert answer.headers["www-authenticate"].startswith("Basic realm=")
 
 
 async def test_without_the_setting_pages_are_open_to_whoever_reaches_them() -> None:

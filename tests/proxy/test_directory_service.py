@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
@@ -239,6 +242,14 @@ async def test_a_vmm_in_a_loop_does_not_fill_the_disk(file: Path, monkeypatch: p
         await registered.register(GuestEntry("vm2", VsockAddress(4, 1)))
     await registered.deregister("vm1")
     await registered.register(GuestEntry("vm2", VsockAddress(4, 1)))
+
+
+def test_a_pipe_in_place_of_the_file_stops_the_start_and_is_not_waited_for(file: Path) -> None:
+    os.mkfifo(file)
+    loading = f"RegisteredGuests(Path({str(file)!r}), Directory(), allow_plaintext=False).load()"
+    code = f"from pathlib import Path\nfrom vmm_proxy.app import Directory, RegisteredGuests\n{loading}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.stderr.splitlines()[-1].endswith("is no regular file")
 
 
 async def gone(file: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
 from vmm_proxy.directory import Directory, GuestEntry
-from vmm_proxy.guest_folder import FILE_LIMIT_BYTES, Found, GuestFolder
+from vmm_proxy.guest_folder import FILE_LIMIT_BYTES, FILES_LIMIT, Found, GuestFolder
 from vmm_proxy.guest_sources import SourceState
 
 
@@ -58,6 +59,7 @@ def test_only_toml_files_are_guests(folder: Path, scanned: GuestFolder) -> None:
     ("bad", "reason"),
     [
         ("id = 'vm1'\naddress = 'nonsense'\n", "address"),
+        (guest("vm1", 3, f"labels.{'a.' * 30_000}b = 1\n"), "a key of more than 100 names"),
         ("id = 'a/b'\naddress = 'vsock:3:1'\n", "id: must be"),
         ("not toml", "not TOML"),
         (guest("vm1", 3, "colour = 'red'\n"), "colour: unknown key"),
@@ -178,6 +180,19 @@ def test_whatever_the_files_say_one_guest_never_has_anothers_address_and_unclaim
         for name, what in found.items():
             assert entries.get(name) == what or name in folder.refused
         assert set(entries) <= set(found)
+
+
+def test_ten_thousand_guests_that_each_want_the_address_of_the_next_are_refused_in_seconds() -> None:
+    def version(shift: int) -> dict[str, Found]:
+        return {f"{number}.toml": GuestEntry(f"vm{number}", VsockAddress(3 + number + shift, 1)) for number in range(FILES_LIMIT)}
+
+    folder = GuestFolder(Path("/guests.d"), Directory(), allow_plaintext=False)
+    folder.apply(version(0))
+    started = time.monotonic()
+    folder.apply(version(1) | {f"{FILES_LIMIT - 1}.toml": SettingsError("wrong")})
+    assert len(folder.refused) == FILES_LIMIT
+    # Judging all of them again for each that is refused takes minutes.
+    assert time.monotonic() - started < 60
 
 
 @pytest.fixture

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import grpc
 import pytest
 
 from guest_api import guest_api_pb2
-from tests.proxy.raw_guest import Stream, raw_guest
+from guest_fleet.v1 import fleet_pb2
+from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.contract_methods import proxied_methods
+from vmm_proxy.deadlines import LONGEST_SECONDS
 from vmm_proxy.guest_outcome import GPU_INFO
 from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
 from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream import OLD_LINE_GRACE_SECONDS
+
+SYS_INFO = next(method for method in proxied_methods() if method.name == "SysInfo")
 
 
 async def silence(stream: Stream) -> None:
@@ -208,6 +214,78 @@ async def test_callers_beyond_the_limit_of_one_guest_are_refused_at_once(proxy: 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for call in calls:
             call.cancel()
+
+
+@pytest.mark.parametrize("method", ["GpuInfo", "Shutdown"])
+async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_and_gives_its_places_back(
+    proxy: Proxy, sockets: Path, method: str
+) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        upstream, told = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().create_future()
+        upstream.ask(SYS_INFO, (), asyncio.get_running_loop().time() + 60, told.set_result)
+        failing = asyncio.create_task(proxy.failure("vm1", method, timeout=60))
+        async with asyncio.timeout(20):
+            while len(guest.requests) < 2:
+                await asyncio.sleep(0.01)
+            assert upstream._line is not None
+            await upstream._line.close(0.01)
+            error, outcome = await failing, await told
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert error.details() == "guest vm1: the connection was given up during the call"
+        assert isinstance(outcome, CallError)
+        assert upstream.callers == upstream._calls.taken == 0
+
+
+async def test_a_removed_guest_has_no_connection_left_on_a_line_that_was_replaced_under_a_call(
+    proxy: Proxy, sockets: Path
+) -> None:
+    async with raw_guest(str(sockets / "g"), silence) as guest:
+        proxy.add("vm1", guest.address)
+        failing = asyncio.create_task(proxy.failure("vm1", timeout=60))
+        await asyncio.wait_for(guest.called.wait(), 10)
+        upstream = proxy.upstreams.reach("vm1")
+        assert upstream._line is not None
+        upstream._replace(upstream._line)
+        await asyncio.sleep(0.05)
+        proxy.directory.remove("vm1")
+        async with asyncio.timeout(20):
+            assert (await failing).details() == "guest vm1: it was removed from the directory"
+            while guest._open:
+                await asyncio.sleep(0.01)
+
+
+def test_a_call_on_a_replaced_line_keeps_its_own_deadline_however_long() -> None:
+    assert OLD_LINE_GRACE_SECONDS >= LONGEST_SECONDS, "else the proxy breaks off what its caller still waits for"
+
+
+async def breaks_off(stream: Stream) -> None:
+    await stream.break_off()
+
+
+@pytest.mark.parametrize("answer", [silence, breaks_off])
+@pytest.mark.parametrize("for_fleet", [False, True])
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_removed_guest_has_no_connection_left_though_its_call_failed_and_no_garbage_was_collected(
+    proxy: Proxy, sockets: Path, answer: Behaviour, for_fleet: bool, leaves: bool
+) -> None:
+    async with raw_guest(str(sockets / "g"), answer) as guest:
+        proxy.add("vm1", guest.address)
+        collects = proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=0.5)
+        call = collects.read() if for_fleet else proxy.gpu_info("vm1", timeout=0.5)
+        gc.disable()
+        try:
+            asking = asyncio.create_task(call)
+            await asyncio.wait_for(guest.called.wait(), 10)
+            if leaves:
+                asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            proxy.directory.remove("vm1")
+            async with asyncio.timeout(20):
+                while guest._open:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
 
 
 def test_places_are_refused_when_all_are_taken_and_free_when_given_back() -> None:

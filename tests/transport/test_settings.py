@@ -87,6 +87,18 @@ def test_a_refusal_is_short_whatever_the_value() -> None:
     assert len(_refusal(f"gpu.refresh = '{'x' * 100_000}'")) < 1000
 
 
+@pytest.mark.parametrize("names", [101, 1000, 30_000])
+@pytest.mark.parametrize("text", ["labels.{}b = 1", "[{}b]", "[[{}b]]", "x = {{{}b = 1}}", 'x = {{"\'" = 1, {}b = 1}}'])
+@pytest.mark.parametrize("name", ["a.", '"a" .\t', "'.' . ", '"\\"" . '])
+def test_a_key_of_a_thousand_names_is_refused_before_it_takes_memory_or_the_stack(text: str, name: str, names: int) -> None:
+    assert "a key of more than 100 names" in _refusal(text.format(name * names))
+
+
+def test_dots_in_a_value_are_no_names() -> None:
+    text = f"# {'.' * 500}\n[[guest]]\nid = '{'…. ' * 300}'\nlabels = {{a = '1.2.3.4', b = '{'.' * 300}'}}\n"
+    assert parse_settings(text.encode(), "x", _Settings).guest[0].labels["b"] == "." * 300
+
+
 @given(st.binary())
 def test_any_bytes_are_settings_or_a_refusal_of_one_line(data: bytes) -> None:
     refusal = ""
@@ -105,6 +117,16 @@ def test_what_is_right_is_read_and_the_rest_keeps_its_default(tmp_path: Path) ->
 
 def test_the_null_device_is_an_empty_file() -> None:
     assert read_settings(Path(os.devnull), _Settings) == _Settings()
+
+
+def test_a_terminal_at_which_nobody_types_is_refused_at_once() -> None:
+    ours, theirs = os.openpty()
+    try:
+        with pytest.raises(SettingsError, match="holds nothing now"):
+            read_settings(Path(os.ttyname(theirs)), _Settings)
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "fifo", "nul", "large", "loop"])

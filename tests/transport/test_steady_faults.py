@@ -223,6 +223,54 @@ def test_a_call_with_wrong_arguments_is_counted_too(bench: Bench) -> None:
     assert len(bench.lines) == 1
 
 
+class Wordless:
+    """What cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "extra"),
+    [
+        ("the card says %s", (Wordless(),), None),
+        ("the card ended: %s", (ValueError(Wordless()),), None),
+        (Wordless(), (), None),
+        ({"unhashable": []}, (), about("card 0")),
+        ("the card says nothing", (), {"thing": Wordless()}),
+    ],
+)
+def test_what_cannot_be_shown_is_a_counted_line_and_never_raises_in_whoever_logs(
+    bench: Bench, message: object, arguments: tuple[object, ...], extra: dict[str, object] | None
+) -> None:
+    for _ in range(3):
+        try:
+            raise OSError(Wordless())
+        except OSError:
+            bench.log.exception(message, *arguments, extra=extra)
+    bench.wait(61)
+    assert [line for line in bench.lines if line.endswith("(2 like it in 60 s)")] == bench.lines[-1:]
+
+
+def test_a_flood_of_new_faults_is_not_compared_with_all_that_are_known(bench: Bench) -> None:
+    for number in range(steady_faults.FAULTS_LIMIT):
+        bench.log.warning("refused %s", f"caller {number}")
+    known = bench.handler._faults
+    look, looks = known.seconds_to_next, 0
+
+    def counted() -> float | None:
+        nonlocal looks
+        looks += 1
+        return look()
+
+    known.seconds_to_next = counted  # type: ignore[method-assign] # the real one, counted
+    for number in range(100):
+        bench.log.warning("refused %s", f"newcomer {number}")
+    assert looks <= 1
+
+
 def test_json_has_the_count_beside_the_words(bench: Bench) -> None:
     bench.handler.setFormatter(JsonFormatter())
     for _ in range(3):

@@ -11,7 +11,6 @@ decide there already).
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 from http import HTTPStatus
 
@@ -55,14 +54,11 @@ class TokenDoor:
             shown = _shown(scope)
             self._require_all_guests(shown)
         except RefusedError as refusal:
-            client = scope["client"][0] if scope.get("client") else "unix"
-            log.warning("a page for %s refused: %s", client, refusal, extra=about(f"{client} {refusal}"))
-            headers = _CHALLENGE if refusal.status is HTTPStatus.UNAUTHORIZED else None
-            await PlainTextResponse(f"{refusal}\n", refusal.status, headers)(scope, receive, send)
+            await _refuse(refusal, scope, receive, send)
             return
-        await self._app(scope, receive, self._sending(shown, send))
+        await self._app(scope, receive, self._sending(shown, scope, receive, send))
 
-    def _sending(self, shown: Shown, send: Send) -> Send:
+    def _sending(self, shown: Shown, scope: Scope, receive: Receive, send: Send) -> Send:
         version, ended = self._access.version, False
 
         async def send_if_still_allowed(message: Message) -> None:
@@ -73,12 +69,15 @@ class TokenDoor:
                 version = self._access.version
                 try:
                     self._require_all_guests(shown)
-                except RefusedError:
-                    ended = message["type"] == "http.response.body"
-            if ended:
-                # The end of the body; the app hears that its reader has left.
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                return
+                except RefusedError as refusal:
+                    ended = True
+                    if message["type"] == "http.response.start":
+                        # The page took its time, and the token was taken away meanwhile.
+                        await _refuse(refusal, scope, receive, send)
+                    else:
+                        # The end of the body; the app hears that its reader has left.
+                        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
             await send(message)
 
         return send_if_still_allowed
@@ -91,6 +90,13 @@ class TokenDoor:
         if not any(not grant.labels for grant in caller.grants):
             text = f"{caller.name} is for some guests only, and pages show them all; ask over gRPC"
             raise RefusedError(HTTPStatus.FORBIDDEN, text)
+
+
+async def _refuse(refusal: RefusedError, scope: Scope, receive: Receive, send: Send) -> None:
+    client = scope["client"][0] if scope.get("client") else "unix"
+    log.warning("a page for %s refused: %s", client, refusal, extra=about(f"{client} {refusal}"))
+    headers = _CHALLENGE if refusal.status is HTTPStatus.UNAUTHORIZED else None
+    await PlainTextResponse(f"{refusal}\n", refusal.status, headers)(scope, receive, send)
 
 
 def _shown(scope: Scope) -> Shown:
@@ -112,6 +118,7 @@ def _token(authorization: str) -> str | None:
         case "basic":
             try:
                 return base64.b64decode(rest.strip(), validate=True).decode("ascii").partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:
+                # Not base64 (binascii.Error), or letters beyond ASCII on either side of it.
                 return None
     return None
