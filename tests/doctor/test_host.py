@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -15,6 +16,7 @@ from tests.doctor.places import HostPlace
 from tests.doctor.reports import host_doctor
 from tests.domains.libvirt_daemon import LibvirtDaemon, libvirt_modules, module_environment, require_libvirtd
 from tests.proxy import processes
+from vmm_proxy.doctor.machine import Once
 from vmm_proxy.doctor.user import judge_user
 
 # Each test starts several processes, and a machine with other work may be slow.
@@ -103,16 +105,24 @@ async def test_a_folder_of_guests_that_cannot_be_read_is_wrong(place: HostPlace)
     assert "absent" in report.wrong("directory")["seen"]
 
 
-async def test_a_file_whose_reading_never_ends_is_a_line_of_each_check_that_needs_it_and_the_doctor_ends(
-    place: HostPlace,
-) -> None:
+async def test_a_pipe_in_place_of_the_registered_guests_is_wrong_and_holds_nothing_up(place: HostPlace) -> None:
     pipe = place.folder / "registered.json"
     os.mkfifo(pipe)
     place.tables["directory"] = f'registered_file = "{pipe}"'
     report = await host_doctor(place.write())
-    for check in ("directory", "guests"):
-        assert "could not be read within 10 s" in report.wrong(check)["seen"]
+    assert "registered.json: is no regular file" in report.wrong("directory")["seen"]
     assert report.only("config")["verdict"] == report.only("access")["verdict"] == "ok"
+
+
+async def test_a_reading_that_never_ends_is_told_to_each_check_that_shares_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vmm_proxy.doctor.machine.READ_SECONDS", 0.05)
+    never = asyncio.Event()
+    shared = Once("the files", never.wait)
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="the files could not be read within 0.05 s"):
+            await shared.get()
+    never.set()
+    assert await shared.get() is True
 
 
 async def test_two_guests_at_one_socket_under_two_names_are_wrong(place: HostPlace) -> None:
