@@ -119,7 +119,7 @@ async def test_a_reading_that_never_ends_is_told_to_each_check_that_shares_it(mo
     never = asyncio.Event()
     shared = Once("the files", never.wait)
     for _ in range(2):
-        with pytest.raises(TimeoutError, match="the files could not be read within 0.05 s"):
+        with pytest.raises(TimeoutError, match=r"the files could not be read within 0\.05 s"):
             await shared.get()
     never.set()
     assert await shared.get() is True
