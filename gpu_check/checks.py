@@ -47,7 +47,7 @@ class Checks:
 
     def collector(self) -> Seen:
         """Check 1."""
-        command = [sys.executable, "-m", "guest_service", "gpu-info", *self._machine.library_flags()]
+        command = [sys.executable, "-m", "guest_service", "gpu-info", *self._machine.nvml_flags()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS)
         need(done.returncode == 0, f"gpu-info exited with {done.returncode}: {done.stderr[-200:]}")
         need(done.stdout.count("\n") == 1, f"gpu-info printed {done.stdout.count(chr(10))} lines instead of one")
@@ -124,7 +124,7 @@ class Checks:
 
     def late_driver(self) -> Seen:
         """Check 6."""
-        library = self._machine.library_file()
+        library = self._machine.nvml_file()
         root = mirrored_sysfs(self._machine.sysfs, self._folder / "late", pci=True)
         # The library's folder comes as a whole, as a package of the driver is unpacked.
         driver = self._folder / "late/driver"
@@ -191,7 +191,7 @@ class Checks:
     def _agent(self, *options: str, config: str = "") -> Iterator[servers.Server]:
         self._agents += 1
         flags = options if "--sysfs" in options else ("--sysfs", str(self._machine.sysfs), *options)
-        library = () if "--nvml-library" in options else tuple(self._machine.library_flags())
+        library = () if "--nvml-library" in options else tuple(self._machine.nvml_flags())
         with servers.agent(self._folder / f"a{self._agents}", *flags, *library, config=config) as guest:
             yield guest
 

@@ -19,7 +19,7 @@ AT_ONCE = 8
 
 def ratio(machine: Machine, folder: Path) -> Seen:
     """The collector against the C program on the machine's own library."""
-    library = machine.library_file()
+    library = machine.nvml_file()
     timer, program = yardstick.compiled("time_process", folder), yardstick.compiled("sample", folder)
     commands = {"C program": [program, str(library)], "collector": collector_command(nvml_library=library)}
     figures = yardstick.compared(timer, machine.runs, commands)
@@ -33,7 +33,7 @@ def ratio(machine: Machine, folder: Path) -> Seen:
 
 def at_once(machine: Machine) -> Seen:
     """Eight samples started together: a driver may serve one after the other."""
-    command = collector_command(nvml_library=machine.library)
+    command = collector_command(nvml_library=machine.nvml)
     started = time.monotonic()
     several = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(AT_ONCE)]
     try:
@@ -51,7 +51,7 @@ def at_once(machine: Machine) -> Seen:
 
 def confidential(machine: Machine) -> Seen:
     """NVML's own numbers, and the protected memory by which the boot gate tells a card in CC mode."""
-    command = [sys.executable, "-I", "-m", "guest_service.collector.confidential", "read", *machine.library_flags()]
+    command = [sys.executable, "-I", "-m", "guest_service.collector.confidential", "read", *machine.nvml_flags()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     need(done.returncode == 0, f"exited with {done.returncode}: {done.stderr[-200:]}")
     state = json.loads(done.stdout)

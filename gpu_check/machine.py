@@ -27,29 +27,29 @@ COMMAND_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the command line chose; `library` None: the loader finds it."""
+    """What the command line chose; `nvml` None: the loader finds it."""
 
     sysfs: Path
-    library: Path | None
+    nvml: Path | None
     nvidia_smi: str | None
     # Length of the pause between the two scrapes of check 8, as a scraper makes it.
     gap_seconds: float
     # Runs of each program in each of the rounds of the figure.
     runs: int
 
-    def library_file(self) -> Path:
+    def nvml_file(self) -> Path:
         """The library's file; raises CheckSkippedError where the loader finds none."""
-        if self.library is not None:
-            return self.library
+        if self.nvml is not None:
+            return self.nvml
         done = subprocess.run([sys.executable, "-I", "-c", _WHERE], capture_output=True, text=True, timeout=COMMAND_SECONDS)
         if done.returncode != 0:
             last = done.stderr.strip().rpartition("\n")[2]
             raise CheckSkippedError(f"{LIBRARY} cannot be loaded: {last.removeprefix('OSError: ') or 'no reason given'}")
         return Path(done.stdout.strip())
 
-    def library_flags(self) -> list[str]:
+    def nvml_flags(self) -> list[str]:
         """What makes a command use the chosen library."""
-        return [] if self.library is None else ["--nvml-library", str(self.library)]
+        return [] if self.nvml is None else ["--nvml-library", str(self.nvml)]
 
 
 def mirrored_sysfs(real: Path, folder: Path, *, pci: bool) -> Path:
@@ -73,7 +73,7 @@ def load_driver_in(root: Path) -> None:
 def facts(machine: Machine) -> dict[str, object]:
     """The machine, for the head of the report; what cannot be found out is None."""
     try:
-        library: str | None = str(machine.library_file())
+        library: str | None = str(machine.nvml_file())
     except CheckSkippedError:
         library = None
     driver = machine.sysfs / "module/nvidia/version"

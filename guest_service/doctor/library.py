@@ -44,7 +44,7 @@ class LibraryReading:
     file: str
     words: str
     places: tuple[str, ...]
-    library_path: str
+    search_path: str
 
 
 async def examine_library(guest: Guest) -> Sequence[Finding]:
@@ -59,20 +59,20 @@ async def examine_library(guest: Guest) -> Sequence[Finding]:
 
 async def read_library(name: str, environ: Mapping[str, str]) -> LibraryReading:
     """Load `name` in a process of its own."""
-    library_path = environ.get("LD_LIBRARY_PATH", "")
-    settings = ["LD_DEBUG=libs", f"LD_LIBRARY_PATH={library_path}"] if library_path else ["LD_DEBUG=libs"]
+    search_path = environ.get("LD_LIBRARY_PATH", "")
+    settings = ["LD_DEBUG=libs", f"LD_LIBRARY_PATH={search_path}"] if search_path else ["LD_DEBUG=libs"]
     command = ["env", *settings, sys.executable, "-I", "-S", str(TRY_LIBRARY), name]
     try:
         ended = await run_command(command, bound_seconds=LOAD_SECONDS, error_limit_bytes=_ACCOUNT_LIMIT_BYTES)
     except CommandError:
         words = f"loading it did not end within {LOAD_SECONDS:g} s"
-        return LibraryReading(name, "", words, (), library_path)
+        return LibraryReading(name, "", words, (), search_path)
     try:
         answer = msgspec.json.decode(ended.output, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
         words = f"the process that loaded it ended with status {ended.status}"
-        return LibraryReading(name, "", words, places_of(name, ended.error), library_path)
-    return LibraryReading(name, answer.file, answer.words, places_of(name, ended.error), library_path)
+        return LibraryReading(name, "", words, places_of(name, ended.error), search_path)
+    return LibraryReading(name, answer.file, answer.words, places_of(name, ended.error), search_path)
 
 
 def places_of(name: str, account: str) -> tuple[str, ...]:
@@ -94,11 +94,11 @@ def judge_library(reading: LibraryReading) -> list[Finding]:
     """Loaded, or where it was looked for."""
     if reading.file:
         found = [ok(f"{reading.name}: {reading.file}")]
-        named = [folder for folder in reading.library_path.split(":") if folder]
+        named = [folder for folder in reading.search_path.split(":") if folder]
         if "/" not in reading.name and any(reading.places[-1:] == (folder.rstrip("/"),) for folder in named):
             found.append(
                 note(
-                    f"found through LD_LIBRARY_PATH={reading.library_path} of this shell, which the service may not have",
+                    f"found through LD_LIBRARY_PATH={reading.search_path} of this shell, which the service may not have",
                     "set gpu.nvml_library, or add the folder to /etc/ld.so.conf.d and run ldconfig",
                 )
             )
@@ -111,7 +111,7 @@ def _where(reading: LibraryReading) -> str:
         return ""
     shown = reading.places[:_PLACES_SHOWN]
     more = [f"{len(reading.places) - len(shown)} more"] if len(reading.places) > len(shown) else []
-    told = f"LD_LIBRARY_PATH={reading.library_path}" if reading.library_path else "LD_LIBRARY_PATH (not set)"
+    told = f"LD_LIBRARY_PATH={reading.search_path}" if reading.search_path else "LD_LIBRARY_PATH (not set)"
     return f"; looked in {', '.join([told, *shown, *more])}"
 
 

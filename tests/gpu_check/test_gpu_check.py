@@ -26,7 +26,7 @@ class Rented:
     def __init__(self, folder: Path, library: Path) -> None:
         self.folder = folder
         self.sysfs = SysTree(folder / "sys")
-        self.library = library
+        self.nvml = library
         self.nvidia_smi = folder / "nvidia-smi"
         for address in ("0000:01:00.0", "0000:02:00.0"):
             self.sysfs.add(address, driver="nvidia")
@@ -34,7 +34,7 @@ class Rented:
 
     def says(self, **changed: float) -> None:
         """What nvidia-smi prints: the values of the collector, and `changed` ones."""
-        command = [sys.executable, "-m", "guest_service", "gpu-info", "--nvml-library", str(self.library)]
+        command = [sys.executable, "-m", "guest_service", "gpu-info", "--nvml-library", str(self.nvml)]
         sample = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         rows = []
         for card in sample["gpus"]:
@@ -53,11 +53,11 @@ class Rented:
         """The exit status, and the results by name."""
         report = self.folder / "report.json"
         command = [sys.executable, "-m", "gpu_check", "--json", str(report), "--sysfs", str(self.sysfs.root)]
-        command += ["--nvml-library", str(self.library), "--nvidia-smi", str(self.nvidia_smi), "--gap", "0.5", "--runs", "1"]
+        command += ["--nvml-library", str(self.nvml), "--nvidia-smi", str(self.nvidia_smi), "--gap", "0.5", "--runs", "1"]
         done = subprocess.run([*command, *(f"--only={name}" for name in only)], capture_output=True, text=True, timeout=200)
         assert report.exists(), done.stdout + done.stderr
         tree = json.loads(report.read_text())
-        assert tree["machine"]["library"] == str(self.library)
+        assert tree["machine"]["library"] == str(self.nvml)
         assert all(result["name"] in done.stdout for result in tree["results"])
         return done.returncode, {result["name"]: result for result in tree["results"]}
 
