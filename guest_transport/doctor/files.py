@@ -34,11 +34,6 @@ class FileFacts:
         return stat.S_ISREG(self.kind)
 
     @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder."""
-        return stat.S_ISDIR(self.kind)
-
-    @property
     def owners(self) -> str:
         """User and group, and the mode: `root:video 0660`."""
         return f"{user_name(self.uid)}:{group_name(self.gid)} {self.mode:04o}"

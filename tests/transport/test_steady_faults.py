@@ -279,3 +279,10 @@ def test_json_has_the_count_beside_the_words(bench: Bench) -> None:
     first, later = map(json.loads, bench.stream.getvalue().splitlines())
     assert "held" not in first
     assert (later["message"], later["held"], later["held_seconds"]) == ("again", 2, 60)
+
+
+def test_a_count_that_is_due_when_the_stream_is_closed_is_told_to_nobody_and_raises_nothing(bench: Bench) -> None:
+    bench.log.warning("the same")
+    bench.log.warning("the same")
+    bench.stream.close()
+    bench.wait(60)
