@@ -217,11 +217,11 @@ class SteadyHandler(logging.StreamHandler[TextIO]):
     def _write(self, counted: Callable[[], Iterator[logging.LogRecord]]) -> None:
         self.acquire()
         try:
-            # A stream that is closed has nobody left to tell; a timer would only die of it.
-            if self.stream.closed:
-                return
             for record in counted():
-                super().emit(record)
-            self.flush()
+                # A stream that is closed has nobody left to tell; a timer would only die of it.
+                if not self.stream.closed:
+                    super().emit(record)
+            if not self.stream.closed:
+                self.flush()
         finally:
             self.release()
