@@ -24,8 +24,6 @@ VSOCK_CID_ANY = VSOCK_CIDS["any"]
 # Lets the kernel choose when listening (vsock(7)); no text parses to it.
 VSOCK_PORT_ANY = 0xFFFFFFFF
 VSOCK_CID_HOST = VSOCK_CIDS["host"]
-# CID 0 means the hypervisor and is reserved (vsock(7)); nothing listens there.
-VSOCK_CID_RESERVED = 0
 # sun_path is 108 bytes with its terminating zero (unix(7)).
 UNIX_PATH_BYTES = 107
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -17,7 +15,7 @@ import pytest
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
-from tests.domains.libvirt_daemon import LibvirtDaemon, libvirt_modules, module_environment, require_libvirtd
+from tests.domains.libvirt_daemon import LibvirtDaemon, module_environment
 from tests.proxy import processes
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.domains.follower import Follower
@@ -29,32 +27,6 @@ TWO = "22222222-2222-2222-2222-222222222222"
 VSOCK = "<vsock model='virtio'><cid auto='no' address='{}'/></vsock>"
 HOSTDEV = """<hostdev mode='subsystem' type='pci' managed='yes'>
 <source><address domain='0x0000' bus='0x{:02x}' slot='0x00' function='0x0'/></source></hostdev>"""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Short, for sockets."""
-    path = Path(tempfile.mkdtemp(prefix="lv"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def modules(folder: Path) -> Path | None:
-    path = folder / "modules"
-    path.mkdir()
-    return libvirt_modules(path)
-
-
-@pytest.fixture
-async def daemon(folder: Path, modules: Path | None) -> AsyncIterator[LibvirtDaemon]:
-    require_libvirtd()
-    daemon = LibvirtDaemon(folder, modules)
-    try:
-        await daemon.start()
-        yield daemon
-    finally:
-        await daemon.end()
 
 
 class Followed:

@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.domains.libvirt_daemon import LibvirtDaemon, libvirt_modules, module_environment, require_libvirtd
+from tests.domains.libvirt_daemon import LibvirtDaemon, module_environment
 from vmm_proxy.domains.report import Report, read_report
 
 ONE = "aaaaaaaa-0000-0000-0000-000000000001"
 VSOCK = "<vsock model='virtio'><cid auto='no' address='{}'/></vsock>"
 BOUND_SECONDS = 30
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Short, for sockets."""
-    path = Path(tempfile.mkdtemp(prefix="lv"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def modules(folder: Path) -> Path | None:
-    path = folder / "modules"
-    path.mkdir()
-    return libvirt_modules(path)
-
-
-@pytest.fixture
-async def daemon(folder: Path, modules: Path | None) -> AsyncIterator[LibvirtDaemon]:
-    require_libvirtd()
-    daemon = LibvirtDaemon(folder, modules)
-    try:
-        await daemon.start()
-        yield daemon
-    finally:
-        await daemon.end()
 
 
 async def _reporter(uri: str, sysfs: Path, modules: Path | None, *, parent: int | None = None) -> asyncio.subprocess.Process:
