@@ -36,7 +36,6 @@ from guest_api import guest_api_pb2_grpc
 from guest_api.guest_api_pb2 import GpuInfoResponse, GuestInfo, ListContainersResponse, NetworkInformation, SystemInfo
 from guest_metrics import table
 from guest_metrics.exposition import Format
-from guest_metrics.gpu import OPTIONAL_FIELDS
 from guest_metrics.table import Family
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.server import PageServer
@@ -142,7 +141,7 @@ class FromMessages(Collector):
             made[table.GPU_CC_READY].add_metric(vm, int(reply.cc_ready))
             for device in reply.gpus:
                 labels = [guest.id, str(device.index), device.uuid, device.pci_bus_id]
-                for field, family in OPTIONAL_FIELDS:
+                for field, family in table.CARD_FAMILIES.items():
                     if device.HasField(cast("Any", field)):
                         made[family].add_metric(labels, getattr(device, field))
                 made[table.GPU_QUERY_ERRORS].add_metric(labels, len(device.errors))

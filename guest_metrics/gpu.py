@@ -1,35 +1,22 @@
 """GpuInfoResponse as sample lines, for a guest's own page and, with the proxy's labels in front, for the fleet's.
 
-A value that is unset has no sample: absent is not zero. An entry is a hostile guest's to choose, so two devices with equal labels give
-the lines of the first only, and a page stays valid whatever a guest answers.
+A value that is unset or impossible has no sample: absent is not zero. An entry is a hostile guest's to choose, so two devices with equal
+labels give the lines of the first only, and a page stays valid whatever a guest answers.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
-from typing import Any
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
+from guest_contract.card_fields import ROWS
+from guest_contract.card_values import judged_columns
 from guest_metrics import table
+from guest_metrics.card_lines import CardLines
 from guest_metrics.exposition import LabelText, Lines, Number, thousandths
 from guest_metrics.forms import Told
-from guest_metrics.table import Family
 
-# Field of GpuDevice -> family; presence of the field decides about the sample.
-OPTIONAL_FIELDS: tuple[tuple[str, Family], ...] = (
-    ("utilization_gpu", table.GPU_UTILIZATION),
-    ("utilization_memory", table.GPU_MEMORY_UTILIZATION),
-    ("memory_total_bytes", table.GPU_MEMORY_TOTAL),
-    ("memory_used_bytes", table.GPU_MEMORY_USED),
-    ("memory_free_bytes", table.GPU_MEMORY_FREE),
-    ("temperature_c", table.GPU_TEMPERATURE),
-    ("power_usage_mw", table.GPU_POWER),
-)
-
-
-_CARD = operator.attrgetter("index", "uuid", "pci_bus_id")
-_VALUES = operator.attrgetter(*(field for field, _ in OPTIONAL_FIELDS))
+_LINES = CardLines(ROWS, table.CARD_FAMILIES)
 
 
 def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> None:
@@ -51,15 +38,16 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> 
     cards: dict[LabelText, GpuDevice] = {}
     for device in reply.gpus:
         cards.setdefault(lines.labels(table.CARD_LABELS, (str(device.index), device.uuid, device.pci_bus_id)), device)
-    for field, family in OPTIONAL_FIELDS:
-        lines.put_fields(family, field, cards)
-    lines.put_lengths(table.GPU_QUERY_ERRORS, "errors", cards)
+    _LINES.write(lines, cards)
+    lines.put_numbers(table.GPU_QUERY_ERRORS, ((at, len(device.errors)) for at, device in cards.items()))
 
 
 def read_gpus(reply: GpuInfoResponse) -> Told:
     """What stands on the lines of add_gpus(without age): names, and the numbers in the lines' order."""
     # Each look at a repeated field makes its entries' objects anew.
     devices = list(reply.gpus)
+    columns = judged_columns(devices)
+    texts, values = _LINES.read(columns)
     numbers: list[Number | None] = [
         0 if reply.error else 1,
         int(reply.cc_enabled) if reply.HasField("cc_enabled") else None,
@@ -68,19 +56,9 @@ def read_gpus(reply: GpuInfoResponse) -> Told:
         None if reply.error else len(devices),
         reply.pci_devices if reply.HasField("pci_devices") else None,
     ]
-    for (field, _), column in zip(OPTIONAL_FIELDS, zip(*map(_VALUES, devices), strict=True), strict=bool(devices)):
-        # A field that is unset reads as 0; only then is it looked at more closely.
-        numbers += (
-            column if 0 not in column else [value or _zero(device, field) for value, device in zip(column, devices, strict=True)]
-        )
+    numbers += values
     numbers += [len(device.errors) for device in devices]
-    return tuple(map(_CARD, devices)), numbers
-
-
-# Any: the stubs of HasField take each of the field's names as a type of its own.
-def _zero(device: GpuDevice, field: Any) -> int | None:
-    """What a field that reads as 0 means: measured, or unset."""
-    return 0 if device.HasField(field) else None
+    return (*zip(*columns[-len(table.CARD_LABELS) :], strict=True), *texts), numbers
 
 
 def add_sampling(

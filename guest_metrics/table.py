@@ -1,8 +1,9 @@
 """Every metric family that Guestscope serves, once: a name, its kind, its labels, its help.
 
 Pages, docs/metrics.md and tests are made from this table, because a family whose name lives in two places gets renamed in one of them,
-and a renamed metric breaks dashboards of people who never hear of it. It refuses to know where values come from. Rejected: declaring
-families beside the code that fills them (the order on the page, the reference and the proxy's copy would each be kept by hand).
+and a renamed metric breaks dashboards of people who never hear of it. The families of a card's values are made from the rows of
+guest_contract.card_fields. It refuses to know where values come from. Rejected: declaring families beside the code that fills them (the
+order on the page, the reference and the proxy's copy would each be kept by hand).
 
 Order here is the order on a page. Labels that a proxy puts in front (`vm_id`, `vm_…`) are not listed: a family holds for one guest.
 """
@@ -10,7 +11,10 @@ Order here is the order on a page. Labels that a proxy puts in front (`vm_id`, `
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from guest_contract.card_fields import IDENTITY, ROWS, Field
 
 
 class Kind(enum.Enum):
@@ -23,7 +27,7 @@ class Kind(enum.Enum):
 
 
 # Units that OpenMetrics is told about: the last word of a name, when it is one of these.
-UNITS = ("bytes", "seconds", "ratio", "celsius", "percent", "milliwatts")
+UNITS = ("bytes", "seconds", "ratio", "celsius", "percent", "milliwatts", "watts", "hertz", "joules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,20 @@ def _counter(name: str, text: str, *labels: str) -> Family:
 
 def _info(name: str, text: str, *labels: str) -> Family:
     return Family(name, Kind.INFO, text, labels)
+
+
+def card_families(rows: Iterable[Field], card_labels: tuple[str, ...]) -> dict[str, Family]:
+    """The family of each row that has one."""
+    metrics = {row.name: row.metric for row in rows if row.metric is not None}
+    labels: dict[str, dict[str, None]] = {}
+    for metric in metrics.values():
+        own = [*(name for name, _ in metric.labels), *filter(None, [metric.each])]
+        labels.setdefault(metric.name, {}).update(dict.fromkeys(own))
+    made: dict[str, Family] = {}
+    for metric in metrics.values():
+        if metric.name not in made:
+            made[metric.name] = Family(metric.name, Kind(metric.kind), metric.help, (*card_labels, *labels[metric.name]))
+    return {name: made[metric.name] for name, metric in metrics.items()}
 
 
 # --- The guest's system, from SystemInfo and the container list -----------------------------------------------------------------------
@@ -105,7 +123,7 @@ GUEST_FAMILIES = (
 
 # --- GPUs, from GpuInfoResponse ---------------------------------------------------------------------------------------------------------
 # The index moves when cards are enumerated anew; uuid and pci_bus_id follow the card (field case A24).
-CARD_LABELS = ("index", "uuid", "pci_bus_id")
+CARD_LABELS = IDENTITY
 GPU_NVML_UP = _gauge(
     "dstack_gpu_nvml_up", "1 when the last look at the GPUs had no error, which a guest without a GPU has not either."
 )
@@ -115,17 +133,8 @@ GPU_CC_READY = _gauge("dstack_gpu_cc_ready", "1 when the GPUs accept work; absen
 GPU_CC_DEVTOOLS = _gauge(
     "dstack_gpu_cc_devtools", "1 when a debugger may look into what confidential computing protects; absent when unknown."
 )
-GPU_UTILIZATION = _gauge("dstack_gpu_utilization_percent", "Share of time in which a kernel ran, 0 to 100.", *CARD_LABELS)
-GPU_MEMORY_UTILIZATION = _gauge(
-    "dstack_gpu_memory_utilization_percent", "Share of time in which GPU memory was read or written, 0 to 100.", *CARD_LABELS
-)
-GPU_MEMORY_TOTAL = _gauge("dstack_gpu_memory_total_bytes", "Memory of the card.", *CARD_LABELS)
-GPU_MEMORY_USED = _gauge(
-    "dstack_gpu_memory_used_bytes", "Memory in use, without what the driver reserves for itself.", *CARD_LABELS
-)
-GPU_MEMORY_FREE = _gauge("dstack_gpu_memory_free_bytes", "Memory not in use.", *CARD_LABELS)
-GPU_TEMPERATURE = _gauge("dstack_gpu_temperature_celsius", "Temperature of the GPU die.", *CARD_LABELS)
-GPU_POWER = _gauge("dstack_gpu_power_usage_milliwatts", "Power drawn by the card.", *CARD_LABELS)
+# Field of GpuDevice -> its family: made from the rows, in their order; rows that name the same family share it.
+CARD_FAMILIES: Mapping[str, Family] = card_families(ROWS, CARD_LABELS)
 GPU_QUERY_ERRORS = _gauge(
     "dstack_gpu_query_errors", "Values of the card that could not be read in the last sample.", *CARD_LABELS
 )
@@ -137,13 +146,7 @@ GPU_FAMILIES = (
     GPU_CC_ENABLED,
     GPU_CC_READY,
     GPU_CC_DEVTOOLS,
-    GPU_UTILIZATION,
-    GPU_MEMORY_UTILIZATION,
-    GPU_MEMORY_TOTAL,
-    GPU_MEMORY_USED,
-    GPU_MEMORY_FREE,
-    GPU_TEMPERATURE,
-    GPU_POWER,
+    *dict.fromkeys(CARD_FAMILIES.values()),
     GPU_QUERY_ERRORS,
     GPU_NVML_DEVICES,
     GPU_PCI_DEVICES,

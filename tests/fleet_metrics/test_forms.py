@@ -112,7 +112,7 @@ def test_only_numbers_are_formatted_anew_while_names_stay() -> None:
         reply = GpuInfoResponse()
         reply.gpus.add(uuid="GPU-1", temperature_c=degrees)
         shown = blocks(sheet, [form.of(reply, Lines())])
-        assert shown[table.GPU_TEMPERATURE.name].endswith(f'uuid="GPU-1",pci_bus_id=""}} {degrees}\n')
+        assert shown[table.CARD_FAMILIES["temperature_c"].name].endswith(f'uuid="GPU-1",pci_bus_id=""}} {degrees}\n')
     assert written == 1
 
 
@@ -123,8 +123,8 @@ def test_a_guest_that_shows_one_card_twice_gets_the_first_one_s_lines_each_time(
         reply.gpus.add(uuid="GPU-1", temperature_c=degrees)
         reply.gpus.add(uuid="GPU-1", temperature_c=99)
         shown = blocks(sheet, [form.of(reply, Lines())])
-        assert shown[table.GPU_TEMPERATURE.name].count("\n") == 1
-        assert shown[table.GPU_TEMPERATURE.name].endswith(f" {degrees}\n")
+        assert shown[table.CARD_FAMILIES["temperature_c"].name].count("\n") == 1
+        assert shown[table.CARD_FAMILIES["temperature_c"].name].endswith(f" {degrees}\n")
 
 
 def test_what_no_source_changed_is_not_made_again() -> None:

@@ -34,7 +34,7 @@ def test_any_text_in_any_label_comes_back_from_the_official_parser(os_name: str,
 @given(own=any_text, uuid=any_text, form=formats)
 def test_any_text_in_a_label_of_the_proxy_comes_back_too(own: str, uuid: str, form: Format) -> None:
     lines = Lines({"vm_id": own})
-    lines.add(table.GPU_POWER, 5, "0", uuid, "")
+    lines.add(table.CARD_FAMILIES["power_usage_mw"], 5, "0", uuid, "")
     lines.add(table.GPU_NVML_UP, 1)
     assert read(page([lines.fragment()], form), form) == {
         at("dstack_gpu_power_usage_milliwatts", vm_id=own, index="0", uuid=uuid, pci_bus_id=""): 5,
@@ -90,14 +90,14 @@ def test_a_page_of_many_guests_keeps_each_family_together_and_every_sample(form:
         at("dstack_guest_cpus", vm_id=f"vm-{guest}"): guest for guest in range(5)
     }
     assert body == b"".join(chunks(fragments, form))
-    assert sum(fragment.size for fragment in fragments) < len(body)
+    assert sum(len(text) for fragment in fragments for text in fragment.lines.values()) < len(body)
 
 
 def test_openmetrics_says_unit_and_end_and_names_counters_and_infos_without_their_suffix() -> None:
     lines = Lines()
     lines.add(table.GPU_SAMPLES, 3, "sample")
     lines.add(table.GUEST_INFO, 1, "a", "b", "c", "d")
-    lines.add(table.GPU_TEMPERATURE, 31, "0", "GPU-0", "00000000:01:00.0")
+    lines.add(table.CARD_FAMILIES["temperature_c"], 31, "0", "GPU-0", "00000000:01:00.0")
     body = page([lines.fragment()], Format.OPENMETRICS)
     assert b"# TYPE dstack_gpu_samples counter\n" in body
     assert b"# TYPE dstack_guest info\n" in body

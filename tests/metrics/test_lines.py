@@ -57,18 +57,21 @@ def test_a_measured_zero_is_a_sample_and_an_unset_value_is_none() -> None:
 def test_every_value_of_a_card_has_its_family() -> None:
     reply = GpuInfoResponse(cc_enabled=True, cc_ready=True, cc_devtools=True, pci_devices=2, sample_age_ms=1500)
     reply.gpus.add(
-        index=3, uuid="GPU-3", pci_bus_id="0001:02:00.0", utilization_gpu=1, utilization_memory=2, memory_total_bytes=3,
+        index=3, uuid="GPU-3", pci_bus_id="0001:02:00.0", utilization_gpu=1, utilization_memory=2, memory_total_bytes=9,
         memory_used_bytes=4, memory_free_bytes=5, temperature_c=6, power_usage_mw=70123,
     )  # fmt: skip
     samples = gpu_samples(reply)
     card = {"index": "3", "uuid": "GPU-3", "pci_bus_id": "0001:02:00.0"}
-    assert [
-        samples[at(family.name, **card)]
-        for family in (
-            table.GPU_UTILIZATION, table.GPU_MEMORY_UTILIZATION, table.GPU_MEMORY_TOTAL, table.GPU_MEMORY_USED,
-            table.GPU_MEMORY_FREE, table.GPU_TEMPERATURE, table.GPU_POWER, table.GPU_QUERY_ERRORS,
-        )
-    ] == [1, 2, 3, 4, 5, 6, 70123, 0]  # fmt: skip
+    assert [samples[at(family.name, **card)] for family in (*table.CARD_FAMILIES.values(), table.GPU_QUERY_ERRORS)] == [
+        1,
+        2,
+        9,
+        4,
+        5,
+        6,
+        70123,
+        0,
+    ]
     assert samples[at("dstack_gpu_sample_age_seconds")] == 1.5
     assert samples[at("dstack_gpu_cc_ready")] == 1
     assert samples[at("dstack_gpu_cc_devtools")] == 1
@@ -93,14 +96,18 @@ def test_cards_that_a_guest_gives_equal_labels_count_once_and_the_page_stays_val
 
 def test_every_integer_of_a_message_stands_with_every_digit() -> None:
     reply = GpuInfoResponse(sample_age_ms=U64)
-    reply.gpus.add(index=U32, memory_total_bytes=U64, memory_used_bytes=U64, memory_free_bytes=U64, power_usage_mw=U32)
+    most = 2**56
+    reply.gpus.add(index=U32, memory_total_bytes=most, memory_used_bytes=most - 1, memory_free_bytes=1, power_usage_mw=4_999_999)
     lines = Lines()
     gpu.add_gpus(lines, reply)
     guest.add_system(
         lines, SystemInfo(total_memory=U64, uptime=U64, loadavg_one=U32, disks=[DiskInfo(total_size=U64, free_size=1)])
     )
     body = page([lines.fragment()], Format.TEXT).decode()
-    assert body.count(f" {U64}\n") == 6
+    assert body.count(f" {U64}\n") == 3
+    assert f" {most}\n" in body
+    assert f" {most - 1}\n" in body
+    assert " 4999999\n" in body
     assert f" {U64 - 1}\n" in body
     assert "dstack_gpu_sample_age_seconds 18446744073709551.615\n" in body
     assert "dstack_guest_load1 42949672.95\n" in body

@@ -16,7 +16,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 VERSION: str = PROJECT["project"]["version"]
 # What a distribution is made from; the rest of the tree cannot change it.
 PARTS = [
-    ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "deploy", "generated", "guest_client", "guest_metrics", "guest_service",
+    ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "deploy", "generated", "guest_client", "guest_contract",
+    "guest_metrics", "guest_service",
     "guest_transport", "proto", "pyproject.toml", "requirements", "vmm_proxy",
 ]  # fmt: skip
 # Any commit's time will do, as long as it is one.

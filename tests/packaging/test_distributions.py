@@ -12,7 +12,16 @@ import pytest
 
 from tests.packaging.source_tree import PROJECT, ROOT, VERSION, Distributions, build, copy_tree
 
-OURS = {"guest_api", "guest_client", "guest_fleet", "guest_metrics", "guest_service", "guest_transport", "vmm_proxy"}
+OURS = {
+    "guest_api",
+    "guest_client",
+    "guest_contract",
+    "guest_fleet",
+    "guest_metrics",
+    "guest_service",
+    "guest_transport",
+    "vmm_proxy",
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,104 @@
+"""What a row of the table can be on the metrics page: scaled numbers, series of 0 and 1, labels of an info series; and never nonsense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
+from guest_contract.card_fields import BASE, CELSIUS, COUNT, COUNTER, INFO, MILLIWATTS, ROWS, TEXT_VALUE, Field, Metric
+from guest_contract.card_values import judged_columns
+from guest_metrics import gpu, table
+from guest_metrics.card_lines import CardLines
+from guest_metrics.exposition import Lines
+from guest_metrics.forms import filled
+
+U32, U64 = 2**32 - 1, 2**64 - 1
+
+
+def row(name: str, metric: Metric, **more: object) -> Field:
+    return Field(name, "q", BASE, title="T", metric=metric, **{"unit": COUNT, **more})  # type: ignore[arg-type] # a shorthand
+
+
+def written(card: GpuDevice, *rows: Field) -> list[str]:
+    """The lines that these rows make of `card`, and proof that a kept form would be filled with the same numbers."""
+    made, lines = CardLines(rows, table.card_families(rows, ())), Lines()
+    made.write(lines, {lines.labels(("index",), ("0",)): card})
+    _, numbers = made.read(judged_columns([card]))
+    assert [str(number) for number in numbers if number is not None] == list(filled(lines).numbers)
+    return "".join(lines.fragment().lines.values()).splitlines()
+
+
+def test_a_number_in_another_unit_is_exact() -> None:
+    watts = row("power_usage_mw", Metric("watts", "W.", per=1000), unit=MILLIWATTS)
+    hertz = row("temperature_c", Metric("clock_hertz", "Hz.", labels=(("clock", "sm"),), times=1_000_000), unit=CELSIUS)
+    assert written(GpuDevice(power_usage_mw=70_003, temperature_c=98), watts, hertz) == [
+        'dstack_gpu_watts{index="0"} 70.003',
+        'dstack_gpu_clock_hertz{index="0",clock="sm"} 98000000',
+    ]
+
+
+def test_rows_of_one_family_stand_together_and_a_counter_is_one() -> None:
+    one, two = (Metric("errors_total", "E.", kind=COUNTER, labels=(("kind", kind),)) for kind in ("corrected", "uncorrected"))
+    between = row("power_usage_mw", Metric("watts", "W."))
+    rows = (row("utilization_gpu", one), between, row("utilization_memory", two))
+    families = table.card_families(rows, ())
+    assert families["utilization_gpu"] is families["utilization_memory"]
+    assert written(GpuDevice(utilization_gpu=1, power_usage_mw=2, utilization_memory=0), *rows) == [
+        'dstack_gpu_errors_total{index="0",kind="corrected"} 1',
+        'dstack_gpu_errors_total{index="0",kind="uncorrected"} 0',
+        'dstack_gpu_watts{index="0"} 2',
+    ]
+
+
+def test_a_state_is_one_of_its_words_and_bits_are_each_their_own() -> None:
+    state = row("temperature_c", Metric("state", "S.", each="state"), names={1: "started", 3: "completed"})
+    bits = row("utilization_gpu", Metric("reason", "R.", each="reason"), bits={1: "idle", 4: "hot"})
+    assert written(GpuDevice(temperature_c=3, utilization_gpu=5), state, bits) == [
+        'dstack_gpu_state{index="0",state="started"} 0',
+        'dstack_gpu_state{index="0",state="completed"} 1',
+        'dstack_gpu_reason{index="0",reason="idle"} 1',
+        'dstack_gpu_reason{index="0",reason="hot"} 1',
+    ]
+    assert written(GpuDevice(), state, bits) == []
+
+
+def test_texts_are_the_labels_of_one_info_series_and_escaped() -> None:
+    rows = [row(name, Metric("info", "I.", kind=INFO, each=name), unit=TEXT_VALUE) for name in ("name", "vbios")]
+    made, lines = CardLines(rows, table.card_families(rows, table.CARD_LABELS), {"name": 0, "vbios": 1}), Lines()
+    made.write_columns(lines, [lines.labels(("index",), ("0",))], [('H"200',), (None,)])
+    assert lines.fragment().lines == {"dstack_gpu_info": 'dstack_gpu_info{index="0",name="H\\"200",vbios=""} 1\n'}
+    assert made.read([('H"200',), (None,)]) == ((('H"200', None),), [1])
+    assert made.read([(None,), (None,)]) == (((None, None),), [None])
+
+
+@pytest.mark.parametrize("field", [each.name for each in ROWS])
+def test_no_impossible_number_becomes_a_sample_and_the_other_values_stay(field: str) -> None:
+    good = {
+        "utilization_gpu": 1, "utilization_memory": 2, "memory_total_bytes": 9, "memory_used_bytes": 4, "memory_free_bytes": 5,
+        "temperature_c": 6, "power_usage_mw": 7,
+    }  # fmt: skip
+    reply = GpuInfoResponse()
+    reply.gpus.add(index=0, **{**good, field: U64 if field.endswith("_bytes") else U32})
+    reply.gpus.add(index=1, **good)
+    lines = Lines()
+    gpu.add_gpus(lines, reply)
+    gone = {name for name, family in table.CARD_FAMILIES.items() if 'index="0"' not in lines.fragment().lines[family.name]}
+    # Without a total nobody knows what the parts are of.
+    assert gone == (
+        {"memory_total_bytes", "memory_used_bytes", "memory_free_bytes"} if field == "memory_total_bytes" else {field}
+    )
+    assert all('index="1"' in lines.fragment().lines[family.name] for family in table.CARD_FAMILIES.values())
+
+
+@pytest.mark.parametrize("each", [row for row in ROWS if row.metric], ids=lambda each: each.name)
+def test_a_row_of_the_table_is_on_the_page_and_in_the_reference(each: Field) -> None:
+    reply = GpuInfoResponse()
+    reply.gpus.add(**{each.name: each.least or 1})
+    lines = Lines()
+    gpu.add_gpus(lines, reply)
+    family = table.CARD_FAMILIES[each.name]
+    assert family.name in lines.fragment().lines
+    assert family in table.ALL
+    assert f"`{family.name}`" in (Path(__file__).parents[2] / "docs/metrics.md").read_text()
