@@ -4,7 +4,8 @@ The binding gives structures and constants; the calls are made here with buffers
 return success and write nothing, and the binding's zeroed buffers would turn that into a measured zero. Its text decoding is strict
 (a broken byte would lose the card), its nvmlSystemGetConfComputeSettings returns a raw code: both are avoided the same way.
 
-An older call is used where the newer one fails, never where the newer one answered nonsense: that is for plausible.py to refuse.
+An older call is used where the newer one fails, never where the newer one answered nonsense: that is for
+guest_contract.card_fields to refuse.
 """
 
 from __future__ import annotations
@@ -108,6 +109,11 @@ class Nvml:
             self._call(function, *arguments)
         except NvmlFailure as older:
             raise (newer if older.code == FUNCTION_NOT_FOUND else older) from None
+
+    def ask(self, question: str, device: Handle) -> tuple[int | str, ...]:
+        """A question of the table of card fields: the method of that name, which returns the question's fields in their order."""
+        answer = getattr(self, question)(device)
+        return answer if isinstance(answer, tuple) else (answer,)
 
     def utilization(self, device: Handle) -> tuple[int, int]:
         """Shares of GPU and memory, percent (nvmlDeviceGetUtilizationRates)."""

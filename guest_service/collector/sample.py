@@ -1,12 +1,13 @@
 """Takes one sample: asks a driver (NVML or a simulated one) for every value of the contract, card by card.
 
 Per value: any failure leaves it None with one entry in the card's errors. Per card: no handle, no further question. Only what makes
-everything unknown (no library, no init, no count) becomes `error`. It reads and composes; plausible.py judges.
+everything unknown (no library, no init, no count) becomes `error`. It reads and composes; which questions there are, which fields answer
+them and which numbers are possible is written in guest_contract.card_fields.
 """
 
 from __future__ import annotations
 
-from guest_service.collector import plausible
+from guest_contract.card_fields import FIELDS, POWER_LIMIT_MW, QUESTIONS, judge
 from guest_service.collector.failure import (
     ERROR_LIMIT_CHARACTERS,
     FUNCTION_NOT_FOUND,
@@ -33,24 +34,12 @@ if TYPE_CHECKING:
         def device(self, index: int) -> Any: ...  # noqa: D102
         def uuid(self, device: Any) -> str: ...  # noqa: D102
         def pci_bus_id(self, device: Any) -> str: ...  # noqa: D102
-        def utilization(self, device: Any) -> tuple[int, int]: ...  # noqa: D102
-        def memory(self, device: Any) -> tuple[int, int, int]: ...  # noqa: D102
-        def temperature(self, device: Any) -> int: ...  # noqa: D102
-        def power(self, device: Any) -> int: ...  # noqa: D102
+        def ask(self, question: str, device: Any) -> tuple[Any, ...]: ...  # noqa: D102
         def power_limit(self, device: Any) -> int: ...  # noqa: D102
         def cc_settings(self) -> tuple[int, int, int]: ...  # noqa: D102
         def cc_ready(self) -> bool: ...  # noqa: D102
 
 
-VALUE_KEYS = (
-    "utilization_gpu",
-    "utilization_memory",
-    "memory_total_bytes",
-    "memory_used_bytes",
-    "memory_free_bytes",
-    "temperature_c",
-    "power_usage_mw",
-)
 # More cards than any machine has; a driver that reports more is not believed.
 CARDS_LIMIT = 1024
 
@@ -107,44 +96,39 @@ def _system_wide(name: str, ask: Callable[[], T], complain: Callable[[str], obje
 
 
 def _card(driver: Driver, index: int) -> Value:
-    values: Value = dict.fromkeys(VALUE_KEYS)
-    card = {"index": index, "uuid": "", "pci_bus_id": "", **values}
+    card: Value = {"index": index, "uuid": "", "pci_bus_id": "", **dict.fromkeys(FIELDS)}
     entries = Entries()
     device = entries.ask("device", lambda: driver.device(index))
     if device is not None:
         card["uuid"] = entries.text("uuid", lambda: driver.uuid(device))
         card["pci_bus_id"] = entries.text("pci_bus_id", lambda: driver.pci_bus_id(device))
-        _read_load(driver, device, card, entries)
-        _read_body(driver, device, card, entries)
+        for question in QUESTIONS:
+            _read(driver, device, question, card, entries)
     card["errors"] = entries.lines
     return card
 
 
-def _read_load(driver: Driver, device: Any, card: Value, entries: Entries) -> None:
-    if (rates := entries.ask("utilization", lambda: driver.utilization(device))) is not None:
-        card["utilization_gpu"], card["utilization_memory"], refused = plausible.judge_utilization(*rates)
-        entries.add("utilization", refused)
-    if (memory := entries.ask("memory", lambda: driver.memory(device))) is not None:
-        total, used, free, refused = plausible.judge_memory(*memory)
-        card["memory_total_bytes"], card["memory_used_bytes"], card["memory_free_bytes"] = total, used, free
-        entries.add("memory", refused)
-
-
-def _read_body(driver: Driver, device: Any, card: Value, entries: Entries) -> None:
-    if (celsius := entries.ask("temperature", lambda: driver.temperature(device))) is not None:
-        card["temperature_c"], refused = plausible.judge_temperature(celsius)
-        entries.add("temperature", refused)
-    if (milliwatts := entries.ask("power", lambda: driver.power(device))) is not None:
-        card["power_usage_mw"], refused = plausible.judge_power(milliwatts, _limit(driver, device))
-        entries.add("power", refused)
+def _read(driver: Driver, device: Any, question: str, card: Value, entries: Entries) -> None:
+    """Ask one question and put what stands of its answer into the card."""
+    answer = entries.ask(question, lambda: driver.ask(question, device))
+    if answer is None:
+        return
+    fields = QUESTIONS[question]
+    given: Value = dict(zip(fields, answer, strict=True))
+    if question == "power":
+        given["power_limit_mw"] = _limit(driver, device)
+    stands, reasons = judge(given)
+    card.update((field, stands[field]) for field in fields)
+    entries.add(question, reasons.get(question, ""))
 
 
 def _limit(driver: Driver, device: Any) -> int | None:
-    """The enforced power limit, or None: it only sharpens the judgement and has no place in the contract."""
+    """The enforced power limit if it is one, or None: it only sharpens the judgement and has no place in the contract."""
     try:
-        return driver.power_limit(device)
+        limit = driver.power_limit(device)
     except NvmlFailure:
         return None
+    return limit if 0 < limit <= POWER_LIMIT_MW else None
 
 
 class Entries:

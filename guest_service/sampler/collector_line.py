@@ -10,28 +10,30 @@ from __future__ import annotations
 import msgspec
 
 from guest_api import guest_api_pb2
+from guest_contract.card_fields import FLAG, ROWS, TEXT_VALUE
 
 
 class CollectorLineError(ValueError):
     """What was printed is not one line of the promised shape; the message says what is wrong."""
 
 
-class _Device(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    index: int
-    uuid: str
-    pci_bus_id: str
-    utilization_gpu: int | None
-    utilization_memory: int | None
-    memory_total_bytes: int | None
-    memory_used_bytes: int | None
-    memory_free_bytes: int | None
-    temperature_c: int | None
-    power_usage_mw: int | None
-    errors: list[str]
+_TYPES = {TEXT_VALUE: str, FLAG: bool}
+_Device = msgspec.defstruct(
+    "_Device",
+    [
+        ("index", int),
+        ("uuid", str),
+        ("pci_bus_id", str),
+        *((row.name, _TYPES.get(row.unit, int) | None) for row in ROWS),
+        ("errors", list[str]),
+    ],
+    forbid_unknown_fields=True,
+    frozen=True,
+)
 
 
 class _Sample(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    gpus: list[_Device]
+    gpus: list[_Device]  # type: ignore[valid-type] # made of the rows above
     error: str
     cc_ready: bool | None
     cc_enabled: bool | None
@@ -68,7 +70,7 @@ def _to_message(sample: _Sample) -> guest_api_pb2.GpuInfoResponse:
         raise CollectorLineError("sample_age_ms is set; only the one who serves a sample knows its age")
     try:
         return guest_api_pb2.GpuInfoResponse(
-            gpus=[_to_device(device) for device in sample.gpus],
+            gpus=[guest_api_pb2.GpuDevice(**msgspec.structs.asdict(device)) for device in sample.gpus],
             error=sample.error,
             cc_ready=sample.cc_ready,
             cc_enabled=sample.cc_enabled,
@@ -76,19 +78,3 @@ def _to_message(sample: _Sample) -> guest_api_pb2.GpuInfoResponse:
         )
     except (ValueError, OverflowError) as error:
         raise CollectorLineError(str(error)) from error
-
-
-def _to_device(device: _Device) -> guest_api_pb2.GpuDevice:
-    return guest_api_pb2.GpuDevice(
-        index=device.index,
-        uuid=device.uuid,
-        pci_bus_id=device.pci_bus_id,
-        utilization_gpu=device.utilization_gpu,
-        utilization_memory=device.utilization_memory,
-        memory_total_bytes=device.memory_total_bytes,
-        memory_used_bytes=device.memory_used_bytes,
-        memory_free_bytes=device.memory_free_bytes,
-        temperature_c=device.temperature_c,
-        power_usage_mw=device.power_usage_mw,
-        errors=device.errors,
-    )

@@ -11,9 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from guest_service.collector import plausible
+from guest_contract.card_fields import FIELDS, QUESTIONS, Value
 from guest_service.collector.failure import NOT_SUPPORTED, NvmlFailure, SampleFailure, cannot_start
 from guest_service.simulator.rack import Rack, RackCard
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Waves of different length, so that load, heat and power do not move in step; the shortest is several scrapes long.
 LOAD_PERIOD_SECONDS = 97.0
@@ -66,32 +70,29 @@ class SimulatedDriver:
         """As in the rack."""
         return self._card(device, "pci_bus_id").pci_bus_id
 
-    def utilization(self, device: int) -> tuple[int, int]:
-        """GPU and memory, percent."""
-        card = self._card(device, "utilization")
-        gpu, memory = _supported(card.utilization_gpu), _supported(card.utilization_memory)
-        step = round(UTILIZATION_SWING_PERCENT * self._wave(device, LOAD_PERIOD_SECONDS))
-        return _within(gpu + step, plausible.PERCENT_LIMIT), _within(memory + step // 2, plausible.PERCENT_LIMIT)
+    def ask(self, question: str, device: int) -> tuple[Any, ...]:
+        """The question's fields as in the rack, moved where they move."""
+        card = self._card(device, question)
+        values = {name: _supported(card.values.get(name)) for name in QUESTIONS[question]}
+        if card.jitter:
+            self._move(question, device, values)
+        return tuple(values.values())
 
-    def memory(self, device: int) -> tuple[int, int, int]:
-        """Total, used, free bytes; what is neither used nor free stays the same."""
-        card = self._card(device, "memory")
-        total, used, free = map(_supported, (card.memory_total_bytes, card.memory_used_bytes, card.memory_free_bytes))
-        step = round(MEMORY_SWING_SHARE * total * self._wave(device, LOAD_PERIOD_SECONDS))
-        moved = _within(used + step, used + free)
-        return total, moved, used + free - moved
-
-    def temperature(self, device: int) -> int:
-        """Degrees Celsius."""
-        celsius = _supported(self._card(device, "temperature").temperature_c)
-        step = round(TEMPERATURE_SWING_C * self._wave(device, HEAT_PERIOD_SECONDS))
-        return _within(celsius + step, plausible.TEMPERATURE_LIMIT_C)
-
-    def power(self, device: int) -> int:
-        """Milliwatts."""
-        milliwatts = _supported(self._card(device, "power").power_usage_mw)
-        step = round(POWER_SWING_SHARE * milliwatts * self._wave(device, LOAD_PERIOD_SECONDS))
-        return _within(milliwatts + step, plausible.POWER_LIMIT_MW)
+    def _move(self, question: str, device: int, values: dict[str, Any]) -> None:
+        """Let the values of a question go up and down around the rack's own; what is neither used nor free memory stays the same."""
+        load, heat = self._wave(device, LOAD_PERIOD_SECONDS), self._wave(device, HEAT_PERIOD_SECONDS)
+        match question:
+            case "utilization":
+                step = round(UTILIZATION_SWING_PERCENT * load)
+                _shift(values, utilization_gpu=step, utilization_memory=step // 2)
+            case "memory":
+                used, free = values["memory_used_bytes"], values["memory_free_bytes"]
+                step = max(-used, min(round(MEMORY_SWING_SHARE * values["memory_total_bytes"] * load), free))
+                values.update(memory_used_bytes=used + step, memory_free_bytes=free - step)
+            case "temperature":
+                _shift(values, temperature_c=round(TEMPERATURE_SWING_C * heat))
+            case "power":
+                _shift(values, power_usage_mw=round(POWER_SWING_SHARE * values["power_usage_mw"] * load))
 
     def power_limit(self, device: int) -> int:  # noqa: ARG002 (the question has a device, a rack no limits)
         """Not in a rack."""
@@ -109,7 +110,8 @@ class SimulatedDriver:
     def protected_bytes(self, device: int) -> int:
         """All memory of a card with confidential computing on; a rack without memory figures still has some."""
         card = self._card(device, "memory")
-        return (card.memory_total_bytes or UNSAID_MEMORY_BYTES) if _supported(self._rack.cc_enabled) else 0
+        total = card.values.get("memory_total_bytes")
+        return (total if isinstance(total, int) else UNSAID_MEMORY_BYTES) if _supported(self._rack.cc_enabled) else 0
 
     def set_cc_ready(self) -> None:
         """The rack of this process accepts work from now on; its file stays as it is."""
@@ -126,17 +128,17 @@ class SimulatedDriver:
         return card
 
     def _wave(self, index: int, period_seconds: float) -> float:
-        """From -1 to 1, each card at its own place; 0 for a card that does not move."""
-        if not self._cards[index].jitter:
-            return 0.0
+        """From -1 to 1, each card at its own place."""
         return math.sin(math.tau * (self._now() / period_seconds + index / 7))
 
 
-def _supported(value: int | None) -> int:
+def _supported(value: Value) -> Any:  # Any: a number, a flag or a text, as the row says
     if value is None:
         raise NvmlFailure(NOT_SUPPORTED)
     return value
 
 
-def _within(value: int, most: int) -> int:
-    return max(0, min(value, most))
+def _shift(values: dict[str, Any], **steps: int) -> None:
+    """Move values by so much, within their plausible ranges."""
+    for name, step in steps.items():
+        values[name] = max(FIELDS[name].least, min(values[name] + step, FIELDS[name].most))

@@ -7,7 +7,7 @@
     jitter                                  whether values move with time
     [[card]]                                the contract's field names (GpuDevice), and jitter for this card alone
     listed                                  false: on the bus, and the driver does not show it
-    [card.fail]                             device, uuid, pci_bus_id, utilization, memory, temperature, power: an NVML code, or "hang"
+    [card.fail]                             device, uuid, pci_bus_id or a question of guest_contract.card_fields: an NVML code, or "hang"
 
 The fields of a card have the limits of a driver's answers, so an impossible number is refused here rather than shown as an unknown value.
 Rejected: msgspec, which the agent's configuration uses: the collector's interpreter starts without site-packages.
@@ -22,7 +22,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guest_service.collector import plausible
+from guest_contract.card_fields import (
+    CHECKS,
+    FIELDS,
+    FLAG,
+    IDENTITY,
+    IDENTITY_QUESTIONS,
+    QUESTIONS,
+    ROWS,
+    TEXT_VALUE,
+    Field,
+    Value,
+)
 from guest_service.collector.failure import DRIVER_NOT_LOADED
 from guest_service.simulator.table import RackError, Table
 from guest_transport.toml_text import load_toml
@@ -38,40 +49,20 @@ CODE_LIMIT = 999  # NVML's last code, "unknown error"
 PRINTABLE = re.compile(r"[ -~]{1,95}")  # NVML's longest buffer takes 96 bytes with its end
 PRINTABLE_MEANING = "1 to 95 printable ASCII characters"
 PCI_ADDRESS = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]")
-FAILING_FIELDS = ("device", "uuid", "pci_bus_id", "utilization", "memory", "temperature", "power")
+FAILING_FIELDS = (*IDENTITY_QUESTIONS, *QUESTIONS)
 TOP_KEYS = ("driver_version", "cc_enabled", "cc_devtools", "cc_ready", "init_seconds", "fail_init", "jitter", "card")
-CARD_KEYS = (
-    "index",
-    "uuid",
-    "pci_bus_id",
-    "utilization_gpu",
-    "utilization_memory",
-    "memory_total_bytes",
-    "memory_used_bytes",
-    "memory_free_bytes",
-    "temperature_c",
-    "power_usage_mw",
-    "jitter",
-    "listed",
-    "fail",
-)
+CARD_KEYS = (*IDENTITY, *FIELDS, "jitter", "listed", "fail")
 
 Failures = Mapping[str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
 class RackCard:
-    """One simulated card; a value that is None is one that the card does not support."""
+    """One simulated card; a field that `values` lacks is one that the card does not support."""
 
     uuid: str
     pci_bus_id: str
-    utilization_gpu: int | None = None
-    utilization_memory: int | None = None
-    memory_total_bytes: int | None = None
-    memory_used_bytes: int | None = None
-    memory_free_bytes: int | None = None
-    temperature_c: int | None = None
-    power_usage_mw: int | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
     jitter: bool = False
     listed: bool = True
     fail: Failures = field(default_factory=dict)
@@ -168,10 +159,7 @@ def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
         uuid=table.text("uuid", PRINTABLE, PRINTABLE_MEANING) or f"GPU-00000000-0000-4000-8000-{index:012x}",
         pci_bus_id=table.text("pci_bus_id", PCI_ADDRESS, "a PCI address as in 00000000:01:00.0")
         or f"00000000:{index + 1:02X}:00.0",
-        **_utilization(table),
-        **_memory(table),
-        temperature_c=table.integer("temperature_c", 0, plausible.TEMPERATURE_LIMIT_C),
-        power_usage_mw=table.integer("power_usage_mw", 0, plausible.POWER_LIMIT_MW),
+        values=_values(table),
         jitter=jitter if own_jitter is None else own_jitter,
         listed=listed is not False,
         fail=_failures(fail),
@@ -180,29 +168,34 @@ def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
     return card
 
 
-def _utilization(table: Table) -> dict[str, int]:
-    gpu = table.integer("utilization_gpu", 0, plausible.PERCENT_LIMIT)
-    memory = table.integer("utilization_memory", 0, plausible.PERCENT_LIMIT)
-    if gpu is None and memory is None:
-        return {}
-    if gpu is None or memory is None:
-        missing = "utilization_gpu" if gpu is None else "utilization_memory"
-        raise table.refuse(missing, "missing; NVML answers both utilizations or none")
-    return {"utilization_gpu": gpu, "utilization_memory": memory}
+def _values(table: Table) -> dict[str, Value]:
+    """What the rack says of the card's values, within the ranges of the table; NVML answers a question's fields all or none."""
+    given: dict[str, Value] = {}
+    for row in ROWS:
+        value = _value(table, row, given)
+        if value is not None:
+            given[row.name] = value
+    total, used = given.get("memory_total_bytes"), given.get("memory_used_bytes")
+    if isinstance(total, int) and isinstance(used, int):
+        given.setdefault("memory_free_bytes", total - used)
+    for question, fields in QUESTIONS.items():
+        missing = [name for name in fields if name not in given]
+        if missing and len(missing) < len(fields):
+            raise table.refuse(missing[0], f"missing; NVML answers all of {question} or none")
+    return given
 
 
-def _memory(table: Table) -> dict[str, int]:
-    total = table.integer("memory_total_bytes", 1, plausible.MEMORY_LIMIT_BYTES)
-    used = table.integer("memory_used_bytes", 0, total or plausible.MEMORY_LIMIT_BYTES)
-    free = table.integer("memory_free_bytes", 0, (total or plausible.MEMORY_LIMIT_BYTES) - (used or 0))
-    if total is None and used is None and free is None:
-        return {}
-    if total is None or used is None:
-        raise table.refuse(
-            "memory_total_bytes" if total is None else "memory_used_bytes", "missing; NVML answers all of memory or none"
-        )
-    free = total - used if free is None else free
-    return {"memory_total_bytes": total, "memory_used_bytes": used, "memory_free_bytes": free}
+def _value(table: Table, row: Field, given: Mapping[str, Value]) -> Value:
+    if row.unit == TEXT_VALUE:
+        return table.text(row.name, PRINTABLE, PRINTABLE_MEANING)
+    if row.unit == FLAG:
+        return table.boolean(row.name)
+    most = row.most
+    for check in CHECKS:
+        if row.name in check.parts and isinstance(whole := given.get(check.whole), int):
+            rest = (given.get(part) for part in check.parts)
+            most = min(most, check.times * whole - sum(part for part in rest if isinstance(part, int)))
+    return table.integer(row.name, row.least, most)
 
 
 def _failures(table: Table) -> Failures:

@@ -189,6 +189,12 @@ def test_memory_used_over_total_is_refused_and_total_kept(scripted_nvml: Make) -
     assert card == but(memory_total_bytes=1000, memory_used_bytes=None, memory_free_bytes=0, errors=errors)
 
 
+def test_used_and_free_that_are_more_than_the_total_are_refused_all_three(scripted_nvml: Make) -> None:
+    card = collect(scripted_nvml("nvmlDeviceGetMemoryInfo_v2 0 * set total=100 used=80 free=80")).card
+    errors = ["memory: used 80 and free 80 bytes together are over the total of 100"]
+    assert card == but(memory_total_bytes=None, memory_used_bytes=None, memory_free_bytes=None, errors=errors)
+
+
 def test_memory_of_64_bits_stays_exact(scripted_nvml: Make) -> None:
     total = (1 << 53) + 1  # a double would round it
     card = collect(scripted_nvml(f"nvmlDeviceGetMemoryInfo_v2 0 * set total={total} used={total} free=0")).card
@@ -208,7 +214,7 @@ def test_an_older_driver_too_gives_the_whole_pci_domain(scripted_nvml: Make) -> 
 
 def test_a_negative_temperature_is_refused(scripted_nvml: Make) -> None:
     library = scripted_nvml("nvmlDeviceGetTemperatureV 0 * set temperature=0xFFFFFFFB", hide=["nvmlDeviceGetTemperature"])
-    assert collect(library).card == but(temperature_c=None, errors=["temperature: -5 degrees Celsius is impossible"])
+    assert collect(library).card == but(temperature_c=None, errors=["temperature: -5 degrees Celsius is under 0"])
 
 
 @pytest.mark.parametrize(

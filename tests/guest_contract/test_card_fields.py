@@ -57,6 +57,16 @@ def test_the_table_imports_nothing() -> None:
     assert done.stdout.strip() == "['guest_contract', 'guest_contract.card_fields']"
 
 
+def test_a_sample_loads_the_table_and_nothing_else_of_its_package() -> None:
+    program = (
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "import guest_service.collector.sample, guest_service.collector.nvml\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('guest_contract.', 'google', 'guest_api', 'dataclasses', 'enum'))))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program, str(ROOT)], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "['guest_contract.card_fields']"
+
+
 @given(U32 | st.integers(0, 110), U32 | st.integers(0, 110))
 def test_one_utilization_that_is_impossible_leaves_the_other(gpu: int, memory: int) -> None:
     stands, reasons = card_fields.judge({"utilization_gpu": gpu, "utilization_memory": memory})
