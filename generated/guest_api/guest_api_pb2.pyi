@@ -316,6 +316,7 @@ class SystemInfo(_message.Message):
     LOADAVG_FIVE_FIELD_NUMBER: _builtins.int
     LOADAVG_FIFTEEN_FIELD_NUMBER: _builtins.int
     DISKS_FIELD_NUMBER: _builtins.int
+    CPU_TIMES_FIELD_NUMBER: _builtins.int
     os_name: _builtins.str
     """Name of the operating system."""
     os_version: _builtins.str
@@ -352,6 +353,10 @@ class SystemInfo(_message.Message):
     def disks(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskInfo]:
         """The data disks, in order of their mount points."""
 
+    @_builtins.property
+    def cpu_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___CpuTime]:
+        """CPU time by mode, all CPUs together. Numbers from 1000 are not dstack's."""
+
     def __init__(
         self,
         *,
@@ -372,14 +377,41 @@ class SystemInfo(_message.Message):
         loadavg_five: _builtins.int = ...,
         loadavg_fifteen: _builtins.int = ...,
         disks: _abc.Iterable[Global___DiskInfo] | None = ...,
+        cpu_times: _abc.Iterable[Global___CpuTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_memory", b"available_memory", "cpu_model", b"cpu_model", "disks", b"disks", "free_memory", b"free_memory", "free_swap", b"free_swap", "kernel_version", b"kernel_version", "loadavg_fifteen", b"loadavg_fifteen", "loadavg_five", b"loadavg_five", "loadavg_one", b"loadavg_one", "num_cpus", b"num_cpus", "os_name", b"os_name", "os_version", b"os_version", "total_memory", b"total_memory", "total_swap", b"total_swap", "uptime", b"uptime", "used_memory", b"used_memory", "used_swap", b"used_swap"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_memory", b"available_memory", "cpu_model", b"cpu_model", "cpu_times", b"cpu_times", "disks", b"disks", "free_memory", b"free_memory", "free_swap", b"free_swap", "kernel_version", b"kernel_version", "loadavg_fifteen", b"loadavg_fifteen", "loadavg_five", b"loadavg_five", "loadavg_one", b"loadavg_one", "num_cpus", b"num_cpus", "os_name", b"os_name", "os_version", b"os_version", "total_memory", b"total_memory", "total_swap", b"total_swap", "uptime", b"uptime", "used_memory", b"used_memory", "used_swap", b"used_swap"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SystemInfo: _TypeAlias = SystemInfo  # noqa: Y015
+
+@_typing.final
+class CpuTime(_message.Message):
+    """CPU time in one mode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    """user, nice, system, idle, iowait, irq, softirq or steal (/proc/stat)."""
+    seconds: _builtins.float
+    """Seconds since boot."""
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CpuTime: _TypeAlias = CpuTime  # noqa: Y015
 
 @_typing.final
 class DiskInfo(_message.Message):
@@ -432,6 +464,73 @@ class GpuDevice(_message.Message):
     TEMPERATURE_C_FIELD_NUMBER: _builtins.int
     POWER_USAGE_MW_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _builtins.int
+    VBIOS_VERSION_FIELD_NUMBER: _builtins.int
+    VIRTUALIZATION_MODE_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_MW_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_MAX_MW_FIELD_NUMBER: _builtins.int
+    CLOCK_GRAPHICS_MAX_MHZ_FIELD_NUMBER: _builtins.int
+    CLOCK_SM_MAX_MHZ_FIELD_NUMBER: _builtins.int
+    CLOCK_MEMORY_MAX_MHZ_FIELD_NUMBER: _builtins.int
+    PCIE_GENERATION_MAX_FIELD_NUMBER: _builtins.int
+    PCIE_WIDTH_MAX_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_SLOWDOWN_C_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_SHUTDOWN_C_FIELD_NUMBER: _builtins.int
+    PERFORMANCE_STATE_FIELD_NUMBER: _builtins.int
+    CLOCK_GRAPHICS_MHZ_FIELD_NUMBER: _builtins.int
+    CLOCK_SM_MHZ_FIELD_NUMBER: _builtins.int
+    CLOCK_MEMORY_MHZ_FIELD_NUMBER: _builtins.int
+    CLOCK_VIDEO_MHZ_FIELD_NUMBER: _builtins.int
+    UTILIZATION_ENCODER_FIELD_NUMBER: _builtins.int
+    UTILIZATION_DECODER_FIELD_NUMBER: _builtins.int
+    UTILIZATION_JPEG_FIELD_NUMBER: _builtins.int
+    UTILIZATION_OFA_FIELD_NUMBER: _builtins.int
+    MEMORY_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_BAR1_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_BAR1_USED_BYTES_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_MEMORY_C_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_MARGIN_C_FIELD_NUMBER: _builtins.int
+    FAN_PERCENT_FIELD_NUMBER: _builtins.int
+    ENERGY_MJ_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    ECC_ENABLED_FIELD_NUMBER: _builtins.int
+    ECC_CORRECTED_VOLATILE_FIELD_NUMBER: _builtins.int
+    ECC_UNCORRECTED_VOLATILE_FIELD_NUMBER: _builtins.int
+    ECC_CORRECTED_AGGREGATE_FIELD_NUMBER: _builtins.int
+    ECC_UNCORRECTED_AGGREGATE_FIELD_NUMBER: _builtins.int
+    ROWS_REMAPPED_CORRECTABLE_FIELD_NUMBER: _builtins.int
+    ROWS_REMAPPED_UNCORRECTABLE_FIELD_NUMBER: _builtins.int
+    ROW_REMAP_PENDING_FIELD_NUMBER: _builtins.int
+    ROW_REMAP_FAILED_FIELD_NUMBER: _builtins.int
+    RETIRED_PAGES_SINGLE_BIT_FIELD_NUMBER: _builtins.int
+    RETIRED_PAGES_DOUBLE_BIT_FIELD_NUMBER: _builtins.int
+    RETIRED_PAGES_PENDING_FIELD_NUMBER: _builtins.int
+    CLOCKS_EVENT_REASONS_FIELD_NUMBER: _builtins.int
+    POWER_VIOLATION_NS_FIELD_NUMBER: _builtins.int
+    THERMAL_VIOLATION_NS_FIELD_NUMBER: _builtins.int
+    PCIE_GENERATION_FIELD_NUMBER: _builtins.int
+    PCIE_WIDTH_FIELD_NUMBER: _builtins.int
+    PCIE_REPLAYS_FIELD_NUMBER: _builtins.int
+    NVLINKS_ACTIVE_FIELD_NUMBER: _builtins.int
+    NVLINKS_INACTIVE_FIELD_NUMBER: _builtins.int
+    NVLINK_ERRORS_FIELD_NUMBER: _builtins.int
+    FABRIC_STATE_FIELD_NUMBER: _builtins.int
+    FABRIC_STATUS_FIELD_NUMBER: _builtins.int
+    RECOVERY_ACTION_FIELD_NUMBER: _builtins.int
+    PERSISTENCE_MODE_FIELD_NUMBER: _builtins.int
+    XIDS_FIELD_NUMBER: _builtins.int
+    PROTECTED_MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    PROTECTED_MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    MIG_ENABLED_FIELD_NUMBER: _builtins.int
+    MIG_INSTANCES_FIELD_NUMBER: _builtins.int
+    PROCESS_LIST_FIELD_NUMBER: _builtins.int
+    PCIE_RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    PCIE_SENT_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    NVLINK_RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    NVLINK_SENT_BYTES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """NVML's index of the card in this sample; always set. Follow a card by its uuid, not by this."""
     uuid: _builtins.str
@@ -452,11 +551,169 @@ class GpuDevice(_message.Message):
     """Temperature of the GPU die, degrees Celsius."""
     power_usage_mw: _builtins.int
     """Power drawn by the card, milliwatts."""
+    name: _builtins.str
+    """Numbers from 1000 up are not dstack's. A group's values are asked for by the guest's configuration; which were asked stands in
+    GpuInfoResponse.groups. Not applicable to a card is unset without an entry in errors; each group keeps its range of numbers,
+    used or not.
+
+    Group identity, 1000 to 1019: what the card is.
+    Product name, as NVML gives it ("NVIDIA H200").
+    """
+    architecture: _builtins.str
+    """Architecture in words ("hopper")."""
+    compute_capability: _builtins.str
+    """CUDA compute capability, "major.minor" ("9.0")."""
+    vbios_version: _builtins.str
+    """VBIOS version."""
+    virtualization_mode: _builtins.str
+    """NVML's virtualization mode in words: none, passthrough, vgpu, host_vgpu, host_vsga."""
+    serial: _builtins.str
+    """Group serial: the board's serial number."""
+    power_limit_mw: _builtins.int
+    """Group limits, 1020 to 1039: what the card may do.
+    Power limit in force, milliwatts.
+    """
+    power_limit_max_mw: _builtins.int
+    """Largest power limit that can be set, milliwatts."""
+    clock_graphics_max_mhz: _builtins.int
+    """Highest graphics clock, MHz."""
+    clock_sm_max_mhz: _builtins.int
+    """Highest SM clock, MHz."""
+    clock_memory_max_mhz: _builtins.int
+    """Highest memory clock, MHz."""
+    pcie_generation_max: _builtins.int
+    """Highest PCIe generation that card and slot agree on."""
+    pcie_width_max: _builtins.int
+    """Largest PCIe width that card and slot agree on, lanes."""
+    temperature_slowdown_c: _builtins.int
+    """Temperature at which the card slows down, degrees Celsius; unset where the driver gives a margin instead (temperature_margin_c)."""
+    temperature_shutdown_c: _builtins.int
+    """Temperature at which the card shuts down, degrees Celsius."""
+    performance_state: _builtins.int
+    """Group activity, 1040 to 1069: what the card does.
+    Performance state: 0 (P0, fastest) to 15.
+    """
+    clock_graphics_mhz: _builtins.int
+    """Graphics clock, MHz."""
+    clock_sm_mhz: _builtins.int
+    """SM clock, MHz."""
+    clock_memory_mhz: _builtins.int
+    """Memory clock, MHz."""
+    clock_video_mhz: _builtins.int
+    """Video clock, MHz."""
+    utilization_encoder: _builtins.int
+    """Use of the video encoder, percent."""
+    utilization_decoder: _builtins.int
+    """Use of the video decoder, percent."""
+    utilization_jpeg: _builtins.int
+    """Use of the JPEG engine, percent."""
+    utilization_ofa: _builtins.int
+    """Use of the optical flow engine, percent."""
+    memory_reserved_bytes: _builtins.int
+    """Memory that driver and firmware keep for themselves, bytes."""
+    memory_bar1_total_bytes: _builtins.int
+    """Size of the BAR1 window, bytes."""
+    memory_bar1_used_bytes: _builtins.int
+    """Use of the BAR1 window, bytes."""
+    temperature_memory_c: _builtins.int
+    """Temperature of the memory, degrees Celsius."""
+    temperature_margin_c: _builtins.int
+    """Degrees Celsius that are left until the card slows down; negative above it."""
+    fan_percent: _builtins.int
+    """Intended fan speed, percent of the maximum; unset on a card without a fan."""
+    energy_mj: _builtins.int
+    """Energy since the driver was loaded, millijoules."""
+    processes: _builtins.int
+    """Compute processes on the card."""
+    ecc_enabled: _builtins.bool
+    """Group health, 1070 to 1109: what speaks for or against the card.
+    ECC is on.
+    """
+    ecc_corrected_volatile: _builtins.int
+    """Corrected memory errors since the driver was loaded."""
+    ecc_uncorrected_volatile: _builtins.int
+    """Uncorrected memory errors since the driver was loaded."""
+    ecc_corrected_aggregate: _builtins.int
+    """Corrected memory errors in the card's life."""
+    ecc_uncorrected_aggregate: _builtins.int
+    """Uncorrected memory errors in the card's life."""
+    rows_remapped_correctable: _builtins.int
+    """Memory rows remapped after correctable errors."""
+    rows_remapped_uncorrectable: _builtins.int
+    """Memory rows remapped after uncorrectable errors."""
+    row_remap_pending: _builtins.bool
+    """A row waits to be remapped at the next reset."""
+    row_remap_failed: _builtins.bool
+    """A row could not be remapped."""
+    retired_pages_single_bit: _builtins.int
+    """Pages retired after single bit errors (before Ampere)."""
+    retired_pages_double_bit: _builtins.int
+    """Pages retired after double bit errors (before Ampere)."""
+    retired_pages_pending: _builtins.bool
+    """A page waits to be retired at the next reboot (before Ampere)."""
+    clocks_event_reasons: _builtins.int
+    """Why the clocks are where they are now: NVML's bits nvmlClocksEventReason*."""
+    power_violation_ns: _builtins.int
+    """Time that the power limit held the clocks down, nanoseconds."""
+    thermal_violation_ns: _builtins.int
+    """Time that temperature held the clocks down, nanoseconds."""
+    pcie_generation: _builtins.int
+    """PCIe generation now; falls when the card is idle."""
+    pcie_width: _builtins.int
+    """PCIe width now, lanes."""
+    pcie_replays: _builtins.int
+    """PCIe replays since the driver was loaded."""
+    nvlinks_active: _builtins.int
+    """NVLinks that are up."""
+    nvlinks_inactive: _builtins.int
+    """NVLinks that are down."""
+    nvlink_errors: _builtins.int
+    """NVLink errors: replay, recovery and CRC, all links."""
+    fabric_state: _builtins.int
+    """NVML's nvmlGpuFabricState_t: 1 not started, 2 in progress, 3 completed; unset where fabrics are not supported."""
+    fabric_status: _builtins.int
+    """NVML's status of the fabric's registration, once completed; 0 is success."""
+    recovery_action: _builtins.int
+    """NVML's recovery action: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain peer-to-peer, 4 drain and reset; higher as the driver defines."""
+    persistence_mode: _builtins.bool
+    """Persistence mode is on."""
+    protected_memory_total_bytes: _builtins.int
+    """Group cc, 1110 to 1119: protected memory.
+    Size of protected memory, bytes.
+    """
+    protected_memory_used_bytes: _builtins.int
+    """Use of protected memory, bytes."""
+    mig_enabled: _builtins.bool
+    """Group mig, 1120 to 1129: instances.
+    MIG is on.
+    """
+    pcie_received_bytes_per_second: _builtins.int
+    """Group throughput, 1140 to 1159: costly to ask.
+    PCIe receive rate, bytes per second over 20 ms.
+    """
+    pcie_sent_bytes_per_second: _builtins.int
+    """PCIe send rate, bytes per second over 20 ms."""
+    nvlink_received_bytes: _builtins.int
+    """Data received over all NVLinks, bytes, a counter."""
+    nvlink_sent_bytes: _builtins.int
+    """Data sent over all NVLinks, bytes, a counter."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One entry per value that could not be read, "<field>: <reason>" with field one of device, uuid, pci_bus_id, utilization,
-        memory, temperature, power. Count them; do not parse them.
+        memory, temperature, power, or the question's word of a group's value. Count them; do not parse them.
         """
+
+    @_builtins.property
+    def xids(self) -> _containers.RepeatedCompositeFieldContainer[Global___XidCount]:
+        """XIDs of this card since boot, from the kernel log."""
+
+    @_builtins.property
+    def mig_instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___MigInstance]:
+        """The instances, in NVML's order."""
+
+    @_builtins.property
+    def process_list(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuProcess]:
+        """Group processes, 1130 to 1139: who uses the card."""
 
     def __init__(
         self,
@@ -472,41 +729,496 @@ class GpuDevice(_message.Message):
         temperature_c: _builtins.int | None = ...,
         power_usage_mw: _builtins.int | None = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
+        name: _builtins.str | None = ...,
+        architecture: _builtins.str | None = ...,
+        compute_capability: _builtins.str | None = ...,
+        vbios_version: _builtins.str | None = ...,
+        virtualization_mode: _builtins.str | None = ...,
+        serial: _builtins.str | None = ...,
+        power_limit_mw: _builtins.int | None = ...,
+        power_limit_max_mw: _builtins.int | None = ...,
+        clock_graphics_max_mhz: _builtins.int | None = ...,
+        clock_sm_max_mhz: _builtins.int | None = ...,
+        clock_memory_max_mhz: _builtins.int | None = ...,
+        pcie_generation_max: _builtins.int | None = ...,
+        pcie_width_max: _builtins.int | None = ...,
+        temperature_slowdown_c: _builtins.int | None = ...,
+        temperature_shutdown_c: _builtins.int | None = ...,
+        performance_state: _builtins.int | None = ...,
+        clock_graphics_mhz: _builtins.int | None = ...,
+        clock_sm_mhz: _builtins.int | None = ...,
+        clock_memory_mhz: _builtins.int | None = ...,
+        clock_video_mhz: _builtins.int | None = ...,
+        utilization_encoder: _builtins.int | None = ...,
+        utilization_decoder: _builtins.int | None = ...,
+        utilization_jpeg: _builtins.int | None = ...,
+        utilization_ofa: _builtins.int | None = ...,
+        memory_reserved_bytes: _builtins.int | None = ...,
+        memory_bar1_total_bytes: _builtins.int | None = ...,
+        memory_bar1_used_bytes: _builtins.int | None = ...,
+        temperature_memory_c: _builtins.int | None = ...,
+        temperature_margin_c: _builtins.int | None = ...,
+        fan_percent: _builtins.int | None = ...,
+        energy_mj: _builtins.int | None = ...,
+        processes: _builtins.int | None = ...,
+        ecc_enabled: _builtins.bool | None = ...,
+        ecc_corrected_volatile: _builtins.int | None = ...,
+        ecc_uncorrected_volatile: _builtins.int | None = ...,
+        ecc_corrected_aggregate: _builtins.int | None = ...,
+        ecc_uncorrected_aggregate: _builtins.int | None = ...,
+        rows_remapped_correctable: _builtins.int | None = ...,
+        rows_remapped_uncorrectable: _builtins.int | None = ...,
+        row_remap_pending: _builtins.bool | None = ...,
+        row_remap_failed: _builtins.bool | None = ...,
+        retired_pages_single_bit: _builtins.int | None = ...,
+        retired_pages_double_bit: _builtins.int | None = ...,
+        retired_pages_pending: _builtins.bool | None = ...,
+        clocks_event_reasons: _builtins.int | None = ...,
+        power_violation_ns: _builtins.int | None = ...,
+        thermal_violation_ns: _builtins.int | None = ...,
+        pcie_generation: _builtins.int | None = ...,
+        pcie_width: _builtins.int | None = ...,
+        pcie_replays: _builtins.int | None = ...,
+        nvlinks_active: _builtins.int | None = ...,
+        nvlinks_inactive: _builtins.int | None = ...,
+        nvlink_errors: _builtins.int | None = ...,
+        fabric_state: _builtins.int | None = ...,
+        fabric_status: _builtins.int | None = ...,
+        recovery_action: _builtins.int | None = ...,
+        persistence_mode: _builtins.bool | None = ...,
+        xids: _abc.Iterable[Global___XidCount] | None = ...,
+        protected_memory_total_bytes: _builtins.int | None = ...,
+        protected_memory_used_bytes: _builtins.int | None = ...,
+        mig_enabled: _builtins.bool | None = ...,
+        mig_instances: _abc.Iterable[Global___MigInstance] | None = ...,
+        process_list: _abc.Iterable[Global___GpuProcess] | None = ...,
+        pcie_received_bytes_per_second: _builtins.int | None = ...,
+        pcie_sent_bytes_per_second: _builtins.int | None = ...,
+        nvlink_received_bytes: _builtins.int | None = ...,
+        nvlink_sent_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_free_bytes", b"_memory_free_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_usage_mw", b"_power_usage_mw", "_temperature_c", b"_temperature_c", "_utilization_gpu", b"_utilization_gpu", "_utilization_memory", b"_utilization_memory", "memory_free_bytes", b"memory_free_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_usage_mw", b"power_usage_mw", "temperature_c", b"temperature_c", "utilization_gpu", b"utilization_gpu", "utilization_memory", b"utilization_memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_architecture", b"_architecture", "_clock_graphics_max_mhz", b"_clock_graphics_max_mhz", "_clock_graphics_mhz", b"_clock_graphics_mhz", "_clock_memory_max_mhz", b"_clock_memory_max_mhz", "_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_max_mhz", b"_clock_sm_max_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_clock_video_mhz", b"_clock_video_mhz", "_clocks_event_reasons", b"_clocks_event_reasons", "_compute_capability", b"_compute_capability", "_ecc_corrected_aggregate", b"_ecc_corrected_aggregate", "_ecc_corrected_volatile", b"_ecc_corrected_volatile", "_ecc_enabled", b"_ecc_enabled", "_ecc_uncorrected_aggregate", b"_ecc_uncorrected_aggregate", "_ecc_uncorrected_volatile", b"_ecc_uncorrected_volatile", "_energy_mj", b"_energy_mj", "_fabric_state", b"_fabric_state", "_fabric_status", b"_fabric_status", "_fan_percent", b"_fan_percent", "_memory_bar1_total_bytes", b"_memory_bar1_total_bytes", "_memory_bar1_used_bytes", b"_memory_bar1_used_bytes", "_memory_free_bytes", b"_memory_free_bytes", "_memory_reserved_bytes", b"_memory_reserved_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_mig_enabled", b"_mig_enabled", "_name", b"_name", "_nvlink_errors", b"_nvlink_errors", "_nvlink_received_bytes", b"_nvlink_received_bytes", "_nvlink_sent_bytes", b"_nvlink_sent_bytes", "_nvlinks_active", b"_nvlinks_active", "_nvlinks_inactive", b"_nvlinks_inactive", "_pcie_generation", b"_pcie_generation", "_pcie_generation_max", b"_pcie_generation_max", "_pcie_received_bytes_per_second", b"_pcie_received_bytes_per_second", "_pcie_replays", b"_pcie_replays", "_pcie_sent_bytes_per_second", b"_pcie_sent_bytes_per_second", "_pcie_width", b"_pcie_width", "_pcie_width_max", b"_pcie_width_max", "_performance_state", b"_performance_state", "_persistence_mode", b"_persistence_mode", "_power_limit_max_mw", b"_power_limit_max_mw", "_power_limit_mw", b"_power_limit_mw", "_power_usage_mw", b"_power_usage_mw", "_power_violation_ns", b"_power_violation_ns", "_processes", b"_processes", "_protected_memory_total_bytes", b"_protected_memory_total_bytes", "_protected_memory_used_bytes", b"_protected_memory_used_bytes", "_recovery_action", b"_recovery_action", "_retired_pages_double_bit", b"_retired_pages_double_bit", "_retired_pages_pending", b"_retired_pages_pending", "_retired_pages_single_bit", b"_retired_pages_single_bit", "_row_remap_failed", b"_row_remap_failed", "_row_remap_pending", b"_row_remap_pending", "_rows_remapped_correctable", b"_rows_remapped_correctable", "_rows_remapped_uncorrectable", b"_rows_remapped_uncorrectable", "_serial", b"_serial", "_temperature_c", b"_temperature_c", "_temperature_margin_c", b"_temperature_margin_c", "_temperature_memory_c", b"_temperature_memory_c", "_temperature_shutdown_c", b"_temperature_shutdown_c", "_temperature_slowdown_c", b"_temperature_slowdown_c", "_thermal_violation_ns", b"_thermal_violation_ns", "_utilization_decoder", b"_utilization_decoder", "_utilization_encoder", b"_utilization_encoder", "_utilization_gpu", b"_utilization_gpu", "_utilization_jpeg", b"_utilization_jpeg", "_utilization_memory", b"_utilization_memory", "_utilization_ofa", b"_utilization_ofa", "_vbios_version", b"_vbios_version", "_virtualization_mode", b"_virtualization_mode", "architecture", b"architecture", "clock_graphics_max_mhz", b"clock_graphics_max_mhz", "clock_graphics_mhz", b"clock_graphics_mhz", "clock_memory_max_mhz", b"clock_memory_max_mhz", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_max_mhz", b"clock_sm_max_mhz", "clock_sm_mhz", b"clock_sm_mhz", "clock_video_mhz", b"clock_video_mhz", "clocks_event_reasons", b"clocks_event_reasons", "compute_capability", b"compute_capability", "ecc_corrected_aggregate", b"ecc_corrected_aggregate", "ecc_corrected_volatile", b"ecc_corrected_volatile", "ecc_enabled", b"ecc_enabled", "ecc_uncorrected_aggregate", b"ecc_uncorrected_aggregate", "ecc_uncorrected_volatile", b"ecc_uncorrected_volatile", "energy_mj", b"energy_mj", "fabric_state", b"fabric_state", "fabric_status", b"fabric_status", "fan_percent", b"fan_percent", "memory_bar1_total_bytes", b"memory_bar1_total_bytes", "memory_bar1_used_bytes", b"memory_bar1_used_bytes", "memory_free_bytes", b"memory_free_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "mig_enabled", b"mig_enabled", "name", b"name", "nvlink_errors", b"nvlink_errors", "nvlink_received_bytes", b"nvlink_received_bytes", "nvlink_sent_bytes", b"nvlink_sent_bytes", "nvlinks_active", b"nvlinks_active", "nvlinks_inactive", b"nvlinks_inactive", "pcie_generation", b"pcie_generation", "pcie_generation_max", b"pcie_generation_max", "pcie_received_bytes_per_second", b"pcie_received_bytes_per_second", "pcie_replays", b"pcie_replays", "pcie_sent_bytes_per_second", b"pcie_sent_bytes_per_second", "pcie_width", b"pcie_width", "pcie_width_max", b"pcie_width_max", "performance_state", b"performance_state", "persistence_mode", b"persistence_mode", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_mw", b"power_limit_mw", "power_usage_mw", b"power_usage_mw", "power_violation_ns", b"power_violation_ns", "processes", b"processes", "protected_memory_total_bytes", b"protected_memory_total_bytes", "protected_memory_used_bytes", b"protected_memory_used_bytes", "recovery_action", b"recovery_action", "retired_pages_double_bit", b"retired_pages_double_bit", "retired_pages_pending", b"retired_pages_pending", "retired_pages_single_bit", b"retired_pages_single_bit", "row_remap_failed", b"row_remap_failed", "row_remap_pending", b"row_remap_pending", "rows_remapped_correctable", b"rows_remapped_correctable", "rows_remapped_uncorrectable", b"rows_remapped_uncorrectable", "serial", b"serial", "temperature_c", b"temperature_c", "temperature_margin_c", b"temperature_margin_c", "temperature_memory_c", b"temperature_memory_c", "temperature_shutdown_c", b"temperature_shutdown_c", "temperature_slowdown_c", b"temperature_slowdown_c", "thermal_violation_ns", b"thermal_violation_ns", "utilization_decoder", b"utilization_decoder", "utilization_encoder", b"utilization_encoder", "utilization_gpu", b"utilization_gpu", "utilization_jpeg", b"utilization_jpeg", "utilization_memory", b"utilization_memory", "utilization_ofa", b"utilization_ofa", "vbios_version", b"vbios_version", "virtualization_mode", b"virtualization_mode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_free_bytes", b"_memory_free_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_usage_mw", b"_power_usage_mw", "_temperature_c", b"_temperature_c", "_utilization_gpu", b"_utilization_gpu", "_utilization_memory", b"_utilization_memory", "errors", b"errors", "index", b"index", "memory_free_bytes", b"memory_free_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "pci_bus_id", b"pci_bus_id", "power_usage_mw", b"power_usage_mw", "temperature_c", b"temperature_c", "utilization_gpu", b"utilization_gpu", "utilization_memory", b"utilization_memory", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_architecture", b"_architecture", "_clock_graphics_max_mhz", b"_clock_graphics_max_mhz", "_clock_graphics_mhz", b"_clock_graphics_mhz", "_clock_memory_max_mhz", b"_clock_memory_max_mhz", "_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_max_mhz", b"_clock_sm_max_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_clock_video_mhz", b"_clock_video_mhz", "_clocks_event_reasons", b"_clocks_event_reasons", "_compute_capability", b"_compute_capability", "_ecc_corrected_aggregate", b"_ecc_corrected_aggregate", "_ecc_corrected_volatile", b"_ecc_corrected_volatile", "_ecc_enabled", b"_ecc_enabled", "_ecc_uncorrected_aggregate", b"_ecc_uncorrected_aggregate", "_ecc_uncorrected_volatile", b"_ecc_uncorrected_volatile", "_energy_mj", b"_energy_mj", "_fabric_state", b"_fabric_state", "_fabric_status", b"_fabric_status", "_fan_percent", b"_fan_percent", "_memory_bar1_total_bytes", b"_memory_bar1_total_bytes", "_memory_bar1_used_bytes", b"_memory_bar1_used_bytes", "_memory_free_bytes", b"_memory_free_bytes", "_memory_reserved_bytes", b"_memory_reserved_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_mig_enabled", b"_mig_enabled", "_name", b"_name", "_nvlink_errors", b"_nvlink_errors", "_nvlink_received_bytes", b"_nvlink_received_bytes", "_nvlink_sent_bytes", b"_nvlink_sent_bytes", "_nvlinks_active", b"_nvlinks_active", "_nvlinks_inactive", b"_nvlinks_inactive", "_pcie_generation", b"_pcie_generation", "_pcie_generation_max", b"_pcie_generation_max", "_pcie_received_bytes_per_second", b"_pcie_received_bytes_per_second", "_pcie_replays", b"_pcie_replays", "_pcie_sent_bytes_per_second", b"_pcie_sent_bytes_per_second", "_pcie_width", b"_pcie_width", "_pcie_width_max", b"_pcie_width_max", "_performance_state", b"_performance_state", "_persistence_mode", b"_persistence_mode", "_power_limit_max_mw", b"_power_limit_max_mw", "_power_limit_mw", b"_power_limit_mw", "_power_usage_mw", b"_power_usage_mw", "_power_violation_ns", b"_power_violation_ns", "_processes", b"_processes", "_protected_memory_total_bytes", b"_protected_memory_total_bytes", "_protected_memory_used_bytes", b"_protected_memory_used_bytes", "_recovery_action", b"_recovery_action", "_retired_pages_double_bit", b"_retired_pages_double_bit", "_retired_pages_pending", b"_retired_pages_pending", "_retired_pages_single_bit", b"_retired_pages_single_bit", "_row_remap_failed", b"_row_remap_failed", "_row_remap_pending", b"_row_remap_pending", "_rows_remapped_correctable", b"_rows_remapped_correctable", "_rows_remapped_uncorrectable", b"_rows_remapped_uncorrectable", "_serial", b"_serial", "_temperature_c", b"_temperature_c", "_temperature_margin_c", b"_temperature_margin_c", "_temperature_memory_c", b"_temperature_memory_c", "_temperature_shutdown_c", b"_temperature_shutdown_c", "_temperature_slowdown_c", b"_temperature_slowdown_c", "_thermal_violation_ns", b"_thermal_violation_ns", "_utilization_decoder", b"_utilization_decoder", "_utilization_encoder", b"_utilization_encoder", "_utilization_gpu", b"_utilization_gpu", "_utilization_jpeg", b"_utilization_jpeg", "_utilization_memory", b"_utilization_memory", "_utilization_ofa", b"_utilization_ofa", "_vbios_version", b"_vbios_version", "_virtualization_mode", b"_virtualization_mode", "architecture", b"architecture", "clock_graphics_max_mhz", b"clock_graphics_max_mhz", "clock_graphics_mhz", b"clock_graphics_mhz", "clock_memory_max_mhz", b"clock_memory_max_mhz", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_max_mhz", b"clock_sm_max_mhz", "clock_sm_mhz", b"clock_sm_mhz", "clock_video_mhz", b"clock_video_mhz", "clocks_event_reasons", b"clocks_event_reasons", "compute_capability", b"compute_capability", "ecc_corrected_aggregate", b"ecc_corrected_aggregate", "ecc_corrected_volatile", b"ecc_corrected_volatile", "ecc_enabled", b"ecc_enabled", "ecc_uncorrected_aggregate", b"ecc_uncorrected_aggregate", "ecc_uncorrected_volatile", b"ecc_uncorrected_volatile", "energy_mj", b"energy_mj", "errors", b"errors", "fabric_state", b"fabric_state", "fabric_status", b"fabric_status", "fan_percent", b"fan_percent", "index", b"index", "memory_bar1_total_bytes", b"memory_bar1_total_bytes", "memory_bar1_used_bytes", b"memory_bar1_used_bytes", "memory_free_bytes", b"memory_free_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "mig_enabled", b"mig_enabled", "mig_instances", b"mig_instances", "name", b"name", "nvlink_errors", b"nvlink_errors", "nvlink_received_bytes", b"nvlink_received_bytes", "nvlink_sent_bytes", b"nvlink_sent_bytes", "nvlinks_active", b"nvlinks_active", "nvlinks_inactive", b"nvlinks_inactive", "pci_bus_id", b"pci_bus_id", "pcie_generation", b"pcie_generation", "pcie_generation_max", b"pcie_generation_max", "pcie_received_bytes_per_second", b"pcie_received_bytes_per_second", "pcie_replays", b"pcie_replays", "pcie_sent_bytes_per_second", b"pcie_sent_bytes_per_second", "pcie_width", b"pcie_width", "pcie_width_max", b"pcie_width_max", "performance_state", b"performance_state", "persistence_mode", b"persistence_mode", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_mw", b"power_limit_mw", "power_usage_mw", b"power_usage_mw", "power_violation_ns", b"power_violation_ns", "process_list", b"process_list", "processes", b"processes", "protected_memory_total_bytes", b"protected_memory_total_bytes", "protected_memory_used_bytes", b"protected_memory_used_bytes", "recovery_action", b"recovery_action", "retired_pages_double_bit", b"retired_pages_double_bit", "retired_pages_pending", b"retired_pages_pending", "retired_pages_single_bit", b"retired_pages_single_bit", "row_remap_failed", b"row_remap_failed", "row_remap_pending", b"row_remap_pending", "rows_remapped_correctable", b"rows_remapped_correctable", "rows_remapped_uncorrectable", b"rows_remapped_uncorrectable", "serial", b"serial", "temperature_c", b"temperature_c", "temperature_margin_c", b"temperature_margin_c", "temperature_memory_c", b"temperature_memory_c", "temperature_shutdown_c", b"temperature_shutdown_c", "temperature_slowdown_c", b"temperature_slowdown_c", "thermal_violation_ns", b"thermal_violation_ns", "utilization_decoder", b"utilization_decoder", "utilization_encoder", b"utilization_encoder", "utilization_gpu", b"utilization_gpu", "utilization_jpeg", b"utilization_jpeg", "utilization_memory", b"utilization_memory", "utilization_ofa", b"utilization_ofa", "uuid", b"uuid", "vbios_version", b"vbios_version", "virtualization_mode", b"virtualization_mode", "xids", b"xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__architecture: _TypeAlias = _typing.Literal["architecture"]  # noqa: Y015
+    _WhichOneofArgType__architecture: _TypeAlias = _typing.Literal["_architecture", b"_architecture"]  # noqa: Y015
+    _WhichOneofReturnType__clock_graphics_max_mhz: _TypeAlias = _typing.Literal["clock_graphics_max_mhz"]  # noqa: Y015
+    _WhichOneofArgType__clock_graphics_max_mhz: _TypeAlias = _typing.Literal["_clock_graphics_max_mhz", b"_clock_graphics_max_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__clock_graphics_mhz: _TypeAlias = _typing.Literal["clock_graphics_mhz"]  # noqa: Y015
+    _WhichOneofArgType__clock_graphics_mhz: _TypeAlias = _typing.Literal["_clock_graphics_mhz", b"_clock_graphics_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__clock_memory_max_mhz: _TypeAlias = _typing.Literal["clock_memory_max_mhz"]  # noqa: Y015
+    _WhichOneofArgType__clock_memory_max_mhz: _TypeAlias = _typing.Literal["_clock_memory_max_mhz", b"_clock_memory_max_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__clock_memory_mhz: _TypeAlias = _typing.Literal["clock_memory_mhz"]  # noqa: Y015
+    _WhichOneofArgType__clock_memory_mhz: _TypeAlias = _typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__clock_sm_max_mhz: _TypeAlias = _typing.Literal["clock_sm_max_mhz"]  # noqa: Y015
+    _WhichOneofArgType__clock_sm_max_mhz: _TypeAlias = _typing.Literal["_clock_sm_max_mhz", b"_clock_sm_max_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__clock_sm_mhz: _TypeAlias = _typing.Literal["clock_sm_mhz"]  # noqa: Y015
+    _WhichOneofArgType__clock_sm_mhz: _TypeAlias = _typing.Literal["_clock_sm_mhz", b"_clock_sm_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__clock_video_mhz: _TypeAlias = _typing.Literal["clock_video_mhz"]  # noqa: Y015
+    _WhichOneofArgType__clock_video_mhz: _TypeAlias = _typing.Literal["_clock_video_mhz", b"_clock_video_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__clocks_event_reasons: _TypeAlias = _typing.Literal["clocks_event_reasons"]  # noqa: Y015
+    _WhichOneofArgType__clocks_event_reasons: _TypeAlias = _typing.Literal["_clocks_event_reasons", b"_clocks_event_reasons"]  # noqa: Y015
+    _WhichOneofReturnType__compute_capability: _TypeAlias = _typing.Literal["compute_capability"]  # noqa: Y015
+    _WhichOneofArgType__compute_capability: _TypeAlias = _typing.Literal["_compute_capability", b"_compute_capability"]  # noqa: Y015
+    _WhichOneofReturnType__ecc_corrected_aggregate: _TypeAlias = _typing.Literal["ecc_corrected_aggregate"]  # noqa: Y015
+    _WhichOneofArgType__ecc_corrected_aggregate: _TypeAlias = _typing.Literal["_ecc_corrected_aggregate", b"_ecc_corrected_aggregate"]  # noqa: Y015
+    _WhichOneofReturnType__ecc_corrected_volatile: _TypeAlias = _typing.Literal["ecc_corrected_volatile"]  # noqa: Y015
+    _WhichOneofArgType__ecc_corrected_volatile: _TypeAlias = _typing.Literal["_ecc_corrected_volatile", b"_ecc_corrected_volatile"]  # noqa: Y015
+    _WhichOneofReturnType__ecc_enabled: _TypeAlias = _typing.Literal["ecc_enabled"]  # noqa: Y015
+    _WhichOneofArgType__ecc_enabled: _TypeAlias = _typing.Literal["_ecc_enabled", b"_ecc_enabled"]  # noqa: Y015
+    _WhichOneofReturnType__ecc_uncorrected_aggregate: _TypeAlias = _typing.Literal["ecc_uncorrected_aggregate"]  # noqa: Y015
+    _WhichOneofArgType__ecc_uncorrected_aggregate: _TypeAlias = _typing.Literal["_ecc_uncorrected_aggregate", b"_ecc_uncorrected_aggregate"]  # noqa: Y015
+    _WhichOneofReturnType__ecc_uncorrected_volatile: _TypeAlias = _typing.Literal["ecc_uncorrected_volatile"]  # noqa: Y015
+    _WhichOneofArgType__ecc_uncorrected_volatile: _TypeAlias = _typing.Literal["_ecc_uncorrected_volatile", b"_ecc_uncorrected_volatile"]  # noqa: Y015
+    _WhichOneofReturnType__energy_mj: _TypeAlias = _typing.Literal["energy_mj"]  # noqa: Y015
+    _WhichOneofArgType__energy_mj: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj"]  # noqa: Y015
+    _WhichOneofReturnType__fabric_state: _TypeAlias = _typing.Literal["fabric_state"]  # noqa: Y015
+    _WhichOneofArgType__fabric_state: _TypeAlias = _typing.Literal["_fabric_state", b"_fabric_state"]  # noqa: Y015
+    _WhichOneofReturnType__fabric_status: _TypeAlias = _typing.Literal["fabric_status"]  # noqa: Y015
+    _WhichOneofArgType__fabric_status: _TypeAlias = _typing.Literal["_fabric_status", b"_fabric_status"]  # noqa: Y015
+    _WhichOneofReturnType__fan_percent: _TypeAlias = _typing.Literal["fan_percent"]  # noqa: Y015
+    _WhichOneofArgType__fan_percent: _TypeAlias = _typing.Literal["_fan_percent", b"_fan_percent"]  # noqa: Y015
+    _WhichOneofReturnType__memory_bar1_total_bytes: _TypeAlias = _typing.Literal["memory_bar1_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_bar1_total_bytes: _TypeAlias = _typing.Literal["_memory_bar1_total_bytes", b"_memory_bar1_total_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_bar1_used_bytes: _TypeAlias = _typing.Literal["memory_bar1_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_bar1_used_bytes: _TypeAlias = _typing.Literal["_memory_bar1_used_bytes", b"_memory_bar1_used_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_free_bytes: _TypeAlias = _typing.Literal["memory_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_free_bytes: _TypeAlias = _typing.Literal["_memory_free_bytes", b"_memory_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_reserved_bytes: _TypeAlias = _typing.Literal["memory_reserved_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_reserved_bytes: _TypeAlias = _typing.Literal["_memory_reserved_bytes", b"_memory_reserved_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_total_bytes: _TypeAlias = _typing.Literal["memory_total_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_total_bytes: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_used_bytes: _TypeAlias = _typing.Literal["memory_used_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_used_bytes: _TypeAlias = _typing.Literal["_memory_used_bytes", b"_memory_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__mig_enabled: _TypeAlias = _typing.Literal["mig_enabled"]  # noqa: Y015
+    _WhichOneofArgType__mig_enabled: _TypeAlias = _typing.Literal["_mig_enabled", b"_mig_enabled"]  # noqa: Y015
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__nvlink_errors: _TypeAlias = _typing.Literal["nvlink_errors"]  # noqa: Y015
+    _WhichOneofArgType__nvlink_errors: _TypeAlias = _typing.Literal["_nvlink_errors", b"_nvlink_errors"]  # noqa: Y015
+    _WhichOneofReturnType__nvlink_received_bytes: _TypeAlias = _typing.Literal["nvlink_received_bytes"]  # noqa: Y015
+    _WhichOneofArgType__nvlink_received_bytes: _TypeAlias = _typing.Literal["_nvlink_received_bytes", b"_nvlink_received_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__nvlink_sent_bytes: _TypeAlias = _typing.Literal["nvlink_sent_bytes"]  # noqa: Y015
+    _WhichOneofArgType__nvlink_sent_bytes: _TypeAlias = _typing.Literal["_nvlink_sent_bytes", b"_nvlink_sent_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__nvlinks_active: _TypeAlias = _typing.Literal["nvlinks_active"]  # noqa: Y015
+    _WhichOneofArgType__nvlinks_active: _TypeAlias = _typing.Literal["_nvlinks_active", b"_nvlinks_active"]  # noqa: Y015
+    _WhichOneofReturnType__nvlinks_inactive: _TypeAlias = _typing.Literal["nvlinks_inactive"]  # noqa: Y015
+    _WhichOneofArgType__nvlinks_inactive: _TypeAlias = _typing.Literal["_nvlinks_inactive", b"_nvlinks_inactive"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_generation: _TypeAlias = _typing.Literal["pcie_generation"]  # noqa: Y015
+    _WhichOneofArgType__pcie_generation: _TypeAlias = _typing.Literal["_pcie_generation", b"_pcie_generation"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_generation_max: _TypeAlias = _typing.Literal["pcie_generation_max"]  # noqa: Y015
+    _WhichOneofArgType__pcie_generation_max: _TypeAlias = _typing.Literal["_pcie_generation_max", b"_pcie_generation_max"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_received_bytes_per_second: _TypeAlias = _typing.Literal["pcie_received_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__pcie_received_bytes_per_second: _TypeAlias = _typing.Literal["_pcie_received_bytes_per_second", b"_pcie_received_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_replays: _TypeAlias = _typing.Literal["pcie_replays"]  # noqa: Y015
+    _WhichOneofArgType__pcie_replays: _TypeAlias = _typing.Literal["_pcie_replays", b"_pcie_replays"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_sent_bytes_per_second: _TypeAlias = _typing.Literal["pcie_sent_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__pcie_sent_bytes_per_second: _TypeAlias = _typing.Literal["_pcie_sent_bytes_per_second", b"_pcie_sent_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_width: _TypeAlias = _typing.Literal["pcie_width"]  # noqa: Y015
+    _WhichOneofArgType__pcie_width: _TypeAlias = _typing.Literal["_pcie_width", b"_pcie_width"]  # noqa: Y015
+    _WhichOneofReturnType__pcie_width_max: _TypeAlias = _typing.Literal["pcie_width_max"]  # noqa: Y015
+    _WhichOneofArgType__pcie_width_max: _TypeAlias = _typing.Literal["_pcie_width_max", b"_pcie_width_max"]  # noqa: Y015
+    _WhichOneofReturnType__performance_state: _TypeAlias = _typing.Literal["performance_state"]  # noqa: Y015
+    _WhichOneofArgType__performance_state: _TypeAlias = _typing.Literal["_performance_state", b"_performance_state"]  # noqa: Y015
+    _WhichOneofReturnType__persistence_mode: _TypeAlias = _typing.Literal["persistence_mode"]  # noqa: Y015
+    _WhichOneofArgType__persistence_mode: _TypeAlias = _typing.Literal["_persistence_mode", b"_persistence_mode"]  # noqa: Y015
+    _WhichOneofReturnType__power_limit_max_mw: _TypeAlias = _typing.Literal["power_limit_max_mw"]  # noqa: Y015
+    _WhichOneofArgType__power_limit_max_mw: _TypeAlias = _typing.Literal["_power_limit_max_mw", b"_power_limit_max_mw"]  # noqa: Y015
+    _WhichOneofReturnType__power_limit_mw: _TypeAlias = _typing.Literal["power_limit_mw"]  # noqa: Y015
+    _WhichOneofArgType__power_limit_mw: _TypeAlias = _typing.Literal["_power_limit_mw", b"_power_limit_mw"]  # noqa: Y015
     _WhichOneofReturnType__power_usage_mw: _TypeAlias = _typing.Literal["power_usage_mw"]  # noqa: Y015
     _WhichOneofArgType__power_usage_mw: _TypeAlias = _typing.Literal["_power_usage_mw", b"_power_usage_mw"]  # noqa: Y015
+    _WhichOneofReturnType__power_violation_ns: _TypeAlias = _typing.Literal["power_violation_ns"]  # noqa: Y015
+    _WhichOneofArgType__power_violation_ns: _TypeAlias = _typing.Literal["_power_violation_ns", b"_power_violation_ns"]  # noqa: Y015
+    _WhichOneofReturnType__processes: _TypeAlias = _typing.Literal["processes"]  # noqa: Y015
+    _WhichOneofArgType__processes: _TypeAlias = _typing.Literal["_processes", b"_processes"]  # noqa: Y015
+    _WhichOneofReturnType__protected_memory_total_bytes: _TypeAlias = _typing.Literal["protected_memory_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__protected_memory_total_bytes: _TypeAlias = _typing.Literal["_protected_memory_total_bytes", b"_protected_memory_total_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__protected_memory_used_bytes: _TypeAlias = _typing.Literal["protected_memory_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__protected_memory_used_bytes: _TypeAlias = _typing.Literal["_protected_memory_used_bytes", b"_protected_memory_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__recovery_action: _TypeAlias = _typing.Literal["recovery_action"]  # noqa: Y015
+    _WhichOneofArgType__recovery_action: _TypeAlias = _typing.Literal["_recovery_action", b"_recovery_action"]  # noqa: Y015
+    _WhichOneofReturnType__retired_pages_double_bit: _TypeAlias = _typing.Literal["retired_pages_double_bit"]  # noqa: Y015
+    _WhichOneofArgType__retired_pages_double_bit: _TypeAlias = _typing.Literal["_retired_pages_double_bit", b"_retired_pages_double_bit"]  # noqa: Y015
+    _WhichOneofReturnType__retired_pages_pending: _TypeAlias = _typing.Literal["retired_pages_pending"]  # noqa: Y015
+    _WhichOneofArgType__retired_pages_pending: _TypeAlias = _typing.Literal["_retired_pages_pending", b"_retired_pages_pending"]  # noqa: Y015
+    _WhichOneofReturnType__retired_pages_single_bit: _TypeAlias = _typing.Literal["retired_pages_single_bit"]  # noqa: Y015
+    _WhichOneofArgType__retired_pages_single_bit: _TypeAlias = _typing.Literal["_retired_pages_single_bit", b"_retired_pages_single_bit"]  # noqa: Y015
+    _WhichOneofReturnType__row_remap_failed: _TypeAlias = _typing.Literal["row_remap_failed"]  # noqa: Y015
+    _WhichOneofArgType__row_remap_failed: _TypeAlias = _typing.Literal["_row_remap_failed", b"_row_remap_failed"]  # noqa: Y015
+    _WhichOneofReturnType__row_remap_pending: _TypeAlias = _typing.Literal["row_remap_pending"]  # noqa: Y015
+    _WhichOneofArgType__row_remap_pending: _TypeAlias = _typing.Literal["_row_remap_pending", b"_row_remap_pending"]  # noqa: Y015
+    _WhichOneofReturnType__rows_remapped_correctable: _TypeAlias = _typing.Literal["rows_remapped_correctable"]  # noqa: Y015
+    _WhichOneofArgType__rows_remapped_correctable: _TypeAlias = _typing.Literal["_rows_remapped_correctable", b"_rows_remapped_correctable"]  # noqa: Y015
+    _WhichOneofReturnType__rows_remapped_uncorrectable: _TypeAlias = _typing.Literal["rows_remapped_uncorrectable"]  # noqa: Y015
+    _WhichOneofArgType__rows_remapped_uncorrectable: _TypeAlias = _typing.Literal["_rows_remapped_uncorrectable", b"_rows_remapped_uncorrectable"]  # noqa: Y015
+    _WhichOneofReturnType__serial: _TypeAlias = _typing.Literal["serial"]  # noqa: Y015
+    _WhichOneofArgType__serial: _TypeAlias = _typing.Literal["_serial", b"_serial"]  # noqa: Y015
     _WhichOneofReturnType__temperature_c: _TypeAlias = _typing.Literal["temperature_c"]  # noqa: Y015
     _WhichOneofArgType__temperature_c: _TypeAlias = _typing.Literal["_temperature_c", b"_temperature_c"]  # noqa: Y015
+    _WhichOneofReturnType__temperature_margin_c: _TypeAlias = _typing.Literal["temperature_margin_c"]  # noqa: Y015
+    _WhichOneofArgType__temperature_margin_c: _TypeAlias = _typing.Literal["_temperature_margin_c", b"_temperature_margin_c"]  # noqa: Y015
+    _WhichOneofReturnType__temperature_memory_c: _TypeAlias = _typing.Literal["temperature_memory_c"]  # noqa: Y015
+    _WhichOneofArgType__temperature_memory_c: _TypeAlias = _typing.Literal["_temperature_memory_c", b"_temperature_memory_c"]  # noqa: Y015
+    _WhichOneofReturnType__temperature_shutdown_c: _TypeAlias = _typing.Literal["temperature_shutdown_c"]  # noqa: Y015
+    _WhichOneofArgType__temperature_shutdown_c: _TypeAlias = _typing.Literal["_temperature_shutdown_c", b"_temperature_shutdown_c"]  # noqa: Y015
+    _WhichOneofReturnType__temperature_slowdown_c: _TypeAlias = _typing.Literal["temperature_slowdown_c"]  # noqa: Y015
+    _WhichOneofArgType__temperature_slowdown_c: _TypeAlias = _typing.Literal["_temperature_slowdown_c", b"_temperature_slowdown_c"]  # noqa: Y015
+    _WhichOneofReturnType__thermal_violation_ns: _TypeAlias = _typing.Literal["thermal_violation_ns"]  # noqa: Y015
+    _WhichOneofArgType__thermal_violation_ns: _TypeAlias = _typing.Literal["_thermal_violation_ns", b"_thermal_violation_ns"]  # noqa: Y015
+    _WhichOneofReturnType__utilization_decoder: _TypeAlias = _typing.Literal["utilization_decoder"]  # noqa: Y015
+    _WhichOneofArgType__utilization_decoder: _TypeAlias = _typing.Literal["_utilization_decoder", b"_utilization_decoder"]  # noqa: Y015
+    _WhichOneofReturnType__utilization_encoder: _TypeAlias = _typing.Literal["utilization_encoder"]  # noqa: Y015
+    _WhichOneofArgType__utilization_encoder: _TypeAlias = _typing.Literal["_utilization_encoder", b"_utilization_encoder"]  # noqa: Y015
     _WhichOneofReturnType__utilization_gpu: _TypeAlias = _typing.Literal["utilization_gpu"]  # noqa: Y015
     _WhichOneofArgType__utilization_gpu: _TypeAlias = _typing.Literal["_utilization_gpu", b"_utilization_gpu"]  # noqa: Y015
+    _WhichOneofReturnType__utilization_jpeg: _TypeAlias = _typing.Literal["utilization_jpeg"]  # noqa: Y015
+    _WhichOneofArgType__utilization_jpeg: _TypeAlias = _typing.Literal["_utilization_jpeg", b"_utilization_jpeg"]  # noqa: Y015
     _WhichOneofReturnType__utilization_memory: _TypeAlias = _typing.Literal["utilization_memory"]  # noqa: Y015
     _WhichOneofArgType__utilization_memory: _TypeAlias = _typing.Literal["_utilization_memory", b"_utilization_memory"]  # noqa: Y015
+    _WhichOneofReturnType__utilization_ofa: _TypeAlias = _typing.Literal["utilization_ofa"]  # noqa: Y015
+    _WhichOneofArgType__utilization_ofa: _TypeAlias = _typing.Literal["_utilization_ofa", b"_utilization_ofa"]  # noqa: Y015
+    _WhichOneofReturnType__vbios_version: _TypeAlias = _typing.Literal["vbios_version"]  # noqa: Y015
+    _WhichOneofArgType__vbios_version: _TypeAlias = _typing.Literal["_vbios_version", b"_vbios_version"]  # noqa: Y015
+    _WhichOneofReturnType__virtualization_mode: _TypeAlias = _typing.Literal["virtualization_mode"]  # noqa: Y015
+    _WhichOneofArgType__virtualization_mode: _TypeAlias = _typing.Literal["_virtualization_mode", b"_virtualization_mode"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__architecture) -> _WhichOneofReturnType__architecture | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_graphics_max_mhz) -> _WhichOneofReturnType__clock_graphics_max_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_graphics_mhz) -> _WhichOneofReturnType__clock_graphics_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_memory_max_mhz) -> _WhichOneofReturnType__clock_memory_max_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_memory_mhz) -> _WhichOneofReturnType__clock_memory_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_sm_max_mhz) -> _WhichOneofReturnType__clock_sm_max_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_sm_mhz) -> _WhichOneofReturnType__clock_sm_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clock_video_mhz) -> _WhichOneofReturnType__clock_video_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clocks_event_reasons) -> _WhichOneofReturnType__clocks_event_reasons | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_capability) -> _WhichOneofReturnType__compute_capability | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_corrected_aggregate) -> _WhichOneofReturnType__ecc_corrected_aggregate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_corrected_volatile) -> _WhichOneofReturnType__ecc_corrected_volatile | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_enabled) -> _WhichOneofReturnType__ecc_enabled | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_uncorrected_aggregate) -> _WhichOneofReturnType__ecc_uncorrected_aggregate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_uncorrected_volatile) -> _WhichOneofReturnType__ecc_uncorrected_volatile | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_mj) -> _WhichOneofReturnType__energy_mj | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fabric_state) -> _WhichOneofReturnType__fabric_state | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fabric_status) -> _WhichOneofReturnType__fabric_status | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fan_percent) -> _WhichOneofReturnType__fan_percent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bar1_total_bytes) -> _WhichOneofReturnType__memory_bar1_total_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bar1_used_bytes) -> _WhichOneofReturnType__memory_bar1_used_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_free_bytes) -> _WhichOneofReturnType__memory_free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_reserved_bytes) -> _WhichOneofReturnType__memory_reserved_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_total_bytes) -> _WhichOneofReturnType__memory_total_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_bytes) -> _WhichOneofReturnType__memory_used_bytes | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mig_enabled) -> _WhichOneofReturnType__mig_enabled | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nvlink_errors) -> _WhichOneofReturnType__nvlink_errors | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nvlink_received_bytes) -> _WhichOneofReturnType__nvlink_received_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nvlink_sent_bytes) -> _WhichOneofReturnType__nvlink_sent_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nvlinks_active) -> _WhichOneofReturnType__nvlinks_active | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nvlinks_inactive) -> _WhichOneofReturnType__nvlinks_inactive | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_generation) -> _WhichOneofReturnType__pcie_generation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_generation_max) -> _WhichOneofReturnType__pcie_generation_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_received_bytes_per_second) -> _WhichOneofReturnType__pcie_received_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_replays) -> _WhichOneofReturnType__pcie_replays | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_sent_bytes_per_second) -> _WhichOneofReturnType__pcie_sent_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_width) -> _WhichOneofReturnType__pcie_width | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pcie_width_max) -> _WhichOneofReturnType__pcie_width_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__performance_state) -> _WhichOneofReturnType__performance_state | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__persistence_mode) -> _WhichOneofReturnType__persistence_mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_max_mw) -> _WhichOneofReturnType__power_limit_max_mw | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_mw) -> _WhichOneofReturnType__power_limit_mw | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__power_usage_mw) -> _WhichOneofReturnType__power_usage_mw | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_violation_ns) -> _WhichOneofReturnType__power_violation_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processes) -> _WhichOneofReturnType__processes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protected_memory_total_bytes) -> _WhichOneofReturnType__protected_memory_total_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protected_memory_used_bytes) -> _WhichOneofReturnType__protected_memory_used_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recovery_action) -> _WhichOneofReturnType__recovery_action | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retired_pages_double_bit) -> _WhichOneofReturnType__retired_pages_double_bit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retired_pages_pending) -> _WhichOneofReturnType__retired_pages_pending | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retired_pages_single_bit) -> _WhichOneofReturnType__retired_pages_single_bit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__row_remap_failed) -> _WhichOneofReturnType__row_remap_failed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__row_remap_pending) -> _WhichOneofReturnType__row_remap_pending | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows_remapped_correctable) -> _WhichOneofReturnType__rows_remapped_correctable | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows_remapped_uncorrectable) -> _WhichOneofReturnType__rows_remapped_uncorrectable | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__serial) -> _WhichOneofReturnType__serial | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_c) -> _WhichOneofReturnType__temperature_c | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_margin_c) -> _WhichOneofReturnType__temperature_margin_c | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_memory_c) -> _WhichOneofReturnType__temperature_memory_c | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_shutdown_c) -> _WhichOneofReturnType__temperature_shutdown_c | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_slowdown_c) -> _WhichOneofReturnType__temperature_slowdown_c | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__thermal_violation_ns) -> _WhichOneofReturnType__thermal_violation_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_decoder) -> _WhichOneofReturnType__utilization_decoder | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_encoder) -> _WhichOneofReturnType__utilization_encoder | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_gpu) -> _WhichOneofReturnType__utilization_gpu | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_jpeg) -> _WhichOneofReturnType__utilization_jpeg | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_memory) -> _WhichOneofReturnType__utilization_memory | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_ofa) -> _WhichOneofReturnType__utilization_ofa | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vbios_version) -> _WhichOneofReturnType__vbios_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__virtualization_mode) -> _WhichOneofReturnType__virtualization_mode | None: ...
 
 Global___GpuDevice: _TypeAlias = GpuDevice  # noqa: Y015
+
+@_typing.final
+class XidCount(_message.Message):
+    """How often one XID (or a switch's SXid) was reported since boot. The kernel's text is not carried: it holds process names."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    XID_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    LAST_AGE_MS_FIELD_NUMBER: _builtins.int
+    PCI_BUS_ID_FIELD_NUMBER: _builtins.int
+    NVSWITCH_FIELD_NUMBER: _builtins.int
+    xid: _builtins.int
+    """NVIDIA's number of the error."""
+    count: _builtins.int
+    """Reports since boot, or since the card's last reset."""
+    last_age_ms: _builtins.int
+    """Age of the last report at the moment of serving, milliseconds, from a clock that also counts while the machine is suspended; unset when
+    unknown.
+    """
+    pci_bus_id: _builtins.str
+    """PCI address as the kernel wrote it; empty beside its card."""
+    nvswitch: _builtins.bool
+    """An SXid of an NVSwitch: its numbers are not those of XIDs."""
+    def __init__(
+        self,
+        *,
+        xid: _builtins.int = ...,
+        count: _builtins.int = ...,
+        last_age_ms: _builtins.int | None = ...,
+        pci_bus_id: _builtins.str = ...,
+        nvswitch: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_age_ms", b"_last_age_ms", "last_age_ms", b"last_age_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_age_ms", b"_last_age_ms", "count", b"count", "last_age_ms", b"last_age_ms", "nvswitch", b"nvswitch", "pci_bus_id", b"pci_bus_id", "xid", b"xid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_age_ms: _TypeAlias = _typing.Literal["last_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__last_age_ms: _TypeAlias = _typing.Literal["_last_age_ms", b"_last_age_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_age_ms) -> _WhichOneofReturnType__last_age_ms | None: ...
+
+Global___XidCount: _TypeAlias = XidCount  # noqa: Y015
+
+@_typing.final
+class MigInstance(_message.Message):
+    """One MIG instance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_INSTANCE_FIELD_NUMBER: _builtins.int
+    COMPUTE_INSTANCE_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    gpu_instance: _builtins.int
+    """NVML's GPU instance id."""
+    compute_instance: _builtins.int
+    """NVML's compute instance id; unset when the query failed."""
+    uuid: _builtins.str
+    """NVML's UUID of the instance; empty when the query failed."""
+    profile: _builtins.str
+    """Profile ("1g.18gb"); empty when unknown."""
+    memory_total_bytes: _builtins.int
+    """Memory of the instance, bytes."""
+    memory_used_bytes: _builtins.int
+    """Memory in use, bytes."""
+    def __init__(
+        self,
+        *,
+        gpu_instance: _builtins.int = ...,
+        compute_instance: _builtins.int | None = ...,
+        uuid: _builtins.str = ...,
+        profile: _builtins.str = ...,
+        memory_total_bytes: _builtins.int | None = ...,
+        memory_used_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_instance", b"_compute_instance", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "compute_instance", b"compute_instance", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_instance", b"_compute_instance", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "compute_instance", b"compute_instance", "gpu_instance", b"gpu_instance", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "profile", b"profile", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compute_instance: _TypeAlias = _typing.Literal["compute_instance"]  # noqa: Y015
+    _WhichOneofArgType__compute_instance: _TypeAlias = _typing.Literal["_compute_instance", b"_compute_instance"]  # noqa: Y015
+    _WhichOneofReturnType__memory_total_bytes: _TypeAlias = _typing.Literal["memory_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_total_bytes: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_used_bytes: _TypeAlias = _typing.Literal["memory_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_used_bytes: _TypeAlias = _typing.Literal["_memory_used_bytes", b"_memory_used_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_instance) -> _WhichOneofReturnType__compute_instance | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_total_bytes) -> _WhichOneofReturnType__memory_total_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_bytes) -> _WhichOneofReturnType__memory_used_bytes | None: ...
+
+Global___MigInstance: _TypeAlias = MigInstance  # noqa: Y015
+
+@_typing.final
+class GpuProcess(_message.Message):
+    """One process on a card."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    USED_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    """Process id, as the guest sees it."""
+    used_memory_bytes: _builtins.int
+    """Memory that it uses, bytes; unset when the driver does not know."""
+    name: _builtins.str
+    """Name, only where the guest's configuration asks for it and /proc has it."""
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        used_memory_bytes: _builtins.int | None = ...,
+        name: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_used_memory_bytes", b"_used_memory_bytes", "name", b"name", "used_memory_bytes", b"used_memory_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_used_memory_bytes", b"_used_memory_bytes", "name", b"name", "pid", b"pid", "used_memory_bytes", b"used_memory_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__used_memory_bytes: _TypeAlias = _typing.Literal["used_memory_bytes"]  # noqa: Y015
+    _WhichOneofArgType__used_memory_bytes: _TypeAlias = _typing.Literal["_used_memory_bytes", b"_used_memory_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__used_memory_bytes) -> _WhichOneofReturnType__used_memory_bytes | None: ...
+
+Global___GpuProcess: _TypeAlias = GpuProcess  # noqa: Y015
 
 @_typing.final
 class GpuInfoResponse(_message.Message):
@@ -523,6 +1235,13 @@ class GpuInfoResponse(_message.Message):
     SAMPLE_AGE_MS_FIELD_NUMBER: _builtins.int
     CC_DEVTOOLS_FIELD_NUMBER: _builtins.int
     PCI_DEVICES_FIELD_NUMBER: _builtins.int
+    DRIVER_VERSION_FIELD_NUMBER: _builtins.int
+    CUDA_DRIVER_VERSION_FIELD_NUMBER: _builtins.int
+    NVML_VERSION_FIELD_NUMBER: _builtins.int
+    CC_ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    CC_MULTI_GPU_MODE_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    UNPLACED_XIDS_FIELD_NUMBER: _builtins.int
     error: _builtins.str
     """Why nothing is known; empty otherwise."""
     cc_ready: _builtins.bool
@@ -537,9 +1256,27 @@ class GpuInfoResponse(_message.Message):
     """
     pci_devices: _builtins.int
     """NVIDIA cards on the guest's PCI bus; more of them than gpus are cards that the driver lost. Only with gpus. Not dstack's."""
+    driver_version: _builtins.str
+    """Versions of the driver's parts, only with gpus: the driver ("580.95.05"), CUDA ("13.0"), NVML."""
+    cuda_driver_version: _builtins.str
+    """Newest CUDA that the driver supports."""
+    nvml_version: _builtins.str
+    """NVML's own version."""
+    cc_environment: _builtins.int
+    """NVML's environment of confidential computing: 0 unavailable, 1 simulation, 2 production. Only with gpus."""
+    cc_multi_gpu_mode: _builtins.int
+    """NVML's multi-GPU mode: 0 none, 1 protected PCIe, 2 encrypted NVLink. Only with gpus."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuDevice]:
         """The cards, in NVML's order."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups of values that were asked for; a group that is not here was not asked. Only with gpus."""
+
+    @_builtins.property
+    def unplaced_xids(self) -> _containers.RepeatedCompositeFieldContainer[Global___XidCount]:
+        """XIDs of addresses that are no card here, and SXids of switches; all XIDs where error is set. With gpus or error."""
 
     def __init__(
         self,
@@ -551,17 +1288,34 @@ class GpuInfoResponse(_message.Message):
         sample_age_ms: _builtins.int | None = ...,
         cc_devtools: _builtins.bool | None = ...,
         pci_devices: _builtins.int | None = ...,
+        driver_version: _builtins.str | None = ...,
+        cuda_driver_version: _builtins.str | None = ...,
+        nvml_version: _builtins.str | None = ...,
+        cc_environment: _builtins.int | None = ...,
+        cc_multi_gpu_mode: _builtins.int | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        unplaced_xids: _abc.Iterable[Global___XidCount] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_ready", b"_cc_ready", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_ready", b"cc_ready", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_environment", b"_cc_environment", "_cc_multi_gpu_mode", b"_cc_multi_gpu_mode", "_cc_ready", b"_cc_ready", "_cuda_driver_version", b"_cuda_driver_version", "_driver_version", b"_driver_version", "_nvml_version", b"_nvml_version", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_environment", b"cc_environment", "cc_multi_gpu_mode", b"cc_multi_gpu_mode", "cc_ready", b"cc_ready", "cuda_driver_version", b"cuda_driver_version", "driver_version", b"driver_version", "nvml_version", b"nvml_version", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_ready", b"_cc_ready", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_ready", b"cc_ready", "error", b"error", "gpus", b"gpus", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_environment", b"_cc_environment", "_cc_multi_gpu_mode", b"_cc_multi_gpu_mode", "_cc_ready", b"_cc_ready", "_cuda_driver_version", b"_cuda_driver_version", "_driver_version", b"_driver_version", "_nvml_version", b"_nvml_version", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_environment", b"cc_environment", "cc_multi_gpu_mode", b"cc_multi_gpu_mode", "cc_ready", b"cc_ready", "cuda_driver_version", b"cuda_driver_version", "driver_version", b"driver_version", "error", b"error", "gpus", b"gpus", "groups", b"groups", "nvml_version", b"nvml_version", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms", "unplaced_xids", b"unplaced_xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cc_devtools: _TypeAlias = _typing.Literal["cc_devtools"]  # noqa: Y015
     _WhichOneofArgType__cc_devtools: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools"]  # noqa: Y015
     _WhichOneofReturnType__cc_enabled: _TypeAlias = _typing.Literal["cc_enabled"]  # noqa: Y015
     _WhichOneofArgType__cc_enabled: _TypeAlias = _typing.Literal["_cc_enabled", b"_cc_enabled"]  # noqa: Y015
+    _WhichOneofReturnType__cc_environment: _TypeAlias = _typing.Literal["cc_environment"]  # noqa: Y015
+    _WhichOneofArgType__cc_environment: _TypeAlias = _typing.Literal["_cc_environment", b"_cc_environment"]  # noqa: Y015
+    _WhichOneofReturnType__cc_multi_gpu_mode: _TypeAlias = _typing.Literal["cc_multi_gpu_mode"]  # noqa: Y015
+    _WhichOneofArgType__cc_multi_gpu_mode: _TypeAlias = _typing.Literal["_cc_multi_gpu_mode", b"_cc_multi_gpu_mode"]  # noqa: Y015
     _WhichOneofReturnType__cc_ready: _TypeAlias = _typing.Literal["cc_ready"]  # noqa: Y015
     _WhichOneofArgType__cc_ready: _TypeAlias = _typing.Literal["_cc_ready", b"_cc_ready"]  # noqa: Y015
+    _WhichOneofReturnType__cuda_driver_version: _TypeAlias = _typing.Literal["cuda_driver_version"]  # noqa: Y015
+    _WhichOneofArgType__cuda_driver_version: _TypeAlias = _typing.Literal["_cuda_driver_version", b"_cuda_driver_version"]  # noqa: Y015
+    _WhichOneofReturnType__driver_version: _TypeAlias = _typing.Literal["driver_version"]  # noqa: Y015
+    _WhichOneofArgType__driver_version: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version"]  # noqa: Y015
+    _WhichOneofReturnType__nvml_version: _TypeAlias = _typing.Literal["nvml_version"]  # noqa: Y015
+    _WhichOneofArgType__nvml_version: _TypeAlias = _typing.Literal["_nvml_version", b"_nvml_version"]  # noqa: Y015
     _WhichOneofReturnType__pci_devices: _TypeAlias = _typing.Literal["pci_devices"]  # noqa: Y015
     _WhichOneofArgType__pci_devices: _TypeAlias = _typing.Literal["_pci_devices", b"_pci_devices"]  # noqa: Y015
     _WhichOneofReturnType__sample_age_ms: _TypeAlias = _typing.Literal["sample_age_ms"]  # noqa: Y015
@@ -571,7 +1325,17 @@ class GpuInfoResponse(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cc_enabled) -> _WhichOneofReturnType__cc_enabled | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cc_environment) -> _WhichOneofReturnType__cc_environment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cc_multi_gpu_mode) -> _WhichOneofReturnType__cc_multi_gpu_mode | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cc_ready) -> _WhichOneofReturnType__cc_ready | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cuda_driver_version) -> _WhichOneofReturnType__cuda_driver_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__driver_version) -> _WhichOneofReturnType__driver_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nvml_version) -> _WhichOneofReturnType__nvml_version | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pci_devices) -> _WhichOneofReturnType__pci_devices | None: ...
     @_typing.overload

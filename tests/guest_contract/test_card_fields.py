@@ -15,7 +15,8 @@ from guest_contract import card_fields, card_values, words
 from guest_contract.card_fields import FIELDS, QUESTIONS, ROWS, Field
 
 ROOT = Path(card_fields.__file__).parents[1]
-VALUES = [field.name for field in GpuDevice.DESCRIPTOR.fields if field.has_presence]
+# The groups from 1000 up get their rows with their questions.
+VALUES = [field.name for field in GpuDevice.DESCRIPTOR.fields if field.has_presence and field.number < 1000]
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 

@@ -21,6 +21,8 @@ _FILLERS: dict[int, Callable[[str, int], Any]] = {
     FieldDescriptor.TYPE_UINT32: lambda name, n: 2**32 - n,
     FieldDescriptor.TYPE_UINT64: lambda name, n: 2**64 - n,
     FieldDescriptor.TYPE_INT64: lambda name, n: -(2**63) + n,
+    FieldDescriptor.TYPE_SINT32: lambda name, n: -(2**31) + n,
+    FieldDescriptor.TYPE_DOUBLE: lambda name, n: n + 0.5,
 }
 _ANY: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_STRING: st.text(),
@@ -28,6 +30,8 @@ _ANY: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_BOOL: st.booleans(),
     FieldDescriptor.TYPE_UINT32: st.sampled_from([0, 1, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1),
     FieldDescriptor.TYPE_UINT64: st.sampled_from([0, 2**53 + 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1),
+    FieldDescriptor.TYPE_SINT32: st.sampled_from([0, -1, -(2**31), 2**31 - 1]) | st.integers(-(2**31), 2**31 - 1),
+    FieldDescriptor.TYPE_DOUBLE: st.floats(allow_nan=False),
     FieldDescriptor.TYPE_INT64: st.sampled_from([0, -1, -(2**63), 2**63 - 1]) | st.integers(-(2**63), 2**63 - 1),
 }
 

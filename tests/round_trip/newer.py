@@ -18,9 +18,9 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = "guest_api/guest_api.proto"
 LATER_FIELDS = """
-  optional uint64 later_number = 1100;
-  bytes later_bytes = 1101;
-  repeated LaterPart later_parts = 1102;
+  optional uint64 later_number = 2000;
+  bytes later_bytes = 2001;
+  repeated LaterPart later_parts = 2002;
   optional string later_text = 536870911;
 """
 LATER_PART = """

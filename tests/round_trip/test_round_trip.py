@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 from grpclib.client import Channel, UnaryUnaryMethod
@@ -60,15 +61,32 @@ def test_every_field_of_every_message_survives(grpc_servicer: ScriptedGuest, pro
     assert method in grpc_servicer.calls, "the guest itself was asked"
 
 
-def test_there_are_twelve_optional_fields() -> None:
-    assert len(OPTIONAL) == 12
+# The largest value of each type; unset, zero and this one must be told apart.
+_LARGEST: dict[int, Any] = {
+    FieldDescriptor.TYPE_BOOL: True,
+    FieldDescriptor.TYPE_UINT32: 2**32 - 1,
+    FieldDescriptor.TYPE_SINT32: 2**31 - 1,
+    FieldDescriptor.TYPE_UINT64: 2**64 - 1,
+    FieldDescriptor.TYPE_STRING: "\U0010ffff" * 100,
+}
+
+
+def test_the_optional_fields_of_both_messages_are_tried() -> None:
+    assert {name for _, name in OPTIONAL} >= {
+        "utilization_gpu",
+        "power_usage_mw",
+        "cc_ready",
+        "sample_age_ms",
+        "cc_devtools",
+        "pci_devices",
+    }
 
 
 @pytest.mark.parametrize(("kind", "name"), OPTIONAL, ids=[f"{kind.DESCRIPTOR.name}.{name}" for kind, name in OPTIONAL])
 def test_set_zero_and_unset_are_three_answers(grpc_servicer: ScriptedGuest, proxy: str, kind: Any, name: str) -> None:
-    largest = True if name.startswith("cc_") else 2**64 - 1 if "bytes" in name or name == "sample_age_ms" else 2**32 - 1
+    largest = _LARGEST[kind.DESCRIPTOR.fields_by_name[name].type]
     with ProxyClient(proxy) as client:
-        for value in (None, type(largest)(0), largest):
+        for value in (None, type(largest)(), largest):
             part = kind() if value is None else kind(**{name: value})
             sent = GpuInfo(gpus=[part]) if kind is GpuDevice else part
             grpc_servicer.replies["GpuInfo"] = sent.SerializeToString()

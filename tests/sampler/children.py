@@ -28,9 +28,11 @@ SAMPLE = guest_api_pb2.GpuInfoResponse(gpus=[CARD], cc_ready=True, cc_enabled=Tr
 
 def line_of(message: guest_api_pb2.GpuInfoResponse) -> str:
     """The line, newline included, that the collector prints for `message`: every key that it knows there, unset as null."""
-    devices = [{field.name: _value(gpu, field.name) for field in gpu.DESCRIPTOR.fields} for gpu in message.gpus]
-    not_here = ("gpus", "pci_devices")
-    rest = {field.name: _value(message, field.name) for field in message.DESCRIPTOR.fields if field.name not in not_here}
+    devices = [
+        {field.name: _value(gpu, field.name) for field in gpu.DESCRIPTOR.fields if field.number < 1000} for gpu in message.gpus
+    ]
+    there = [field.name for field in message.DESCRIPTOR.fields if field.name != "gpus" and field.number <= 1000]
+    rest = {name: _value(message, name) for name in there}
     return json.dumps({"gpus": devices, **rest}) + "\n"
 
 

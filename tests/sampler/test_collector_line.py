@@ -75,7 +75,7 @@ def test_text_that_json_escapes_arrives_as_itself() -> None:
     assert parsed(line_of(reply)).error == reply.error
 
 
-@pytest.mark.parametrize("key", [field.name for field in SAMPLE.DESCRIPTOR.fields if field.name != "pci_devices"])
+@pytest.mark.parametrize("key", [field.name for field in SAMPLE.DESCRIPTOR.fields if field.number <= 1000])
 def test_a_missing_key_is_refused(key: str) -> None:
     broken = document()
     del broken[key]
@@ -83,7 +83,7 @@ def test_a_missing_key_is_refused(key: str) -> None:
         parsed(json.dumps(broken) + "\n")
 
 
-@pytest.mark.parametrize("key", [field.name for field in CARD.DESCRIPTOR.fields])
+@pytest.mark.parametrize("key", [field.name for field in CARD.DESCRIPTOR.fields if field.number < 1000])
 def test_a_missing_key_of_a_card_is_refused(key: str) -> None:
     broken = document()
     del broken["gpus"][0][key]
