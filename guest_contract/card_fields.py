@@ -172,6 +172,11 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def page_title(row: Field) -> str:
+    """What a value is called on pages: its whole's title where it has one, because the bar says both."""
+    return FIELDS[row.of].title if row.of else row.title
+
+
 def judge(values: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, str]]:
     """`values` by field's name with None for what is impossible, and the reason for each question of which something was refused.
 

@@ -1,51 +1,79 @@
 """Sums over many cards, for the fleet's page and `guestctl top`, that say of how many cards they are.
 
 A card whose value is unknown is in no sum; a sum of some says "7 of 8", and a sum of nothing is a dash, because a zero would be a measured
-one. A value that is part of a whole is summed with it, over the cards that know both. One value's absence hides no other.
+one. A part is summed with its whole, over the cards that know both. One value's absence hides no other. Sums are added up guest by guest,
+so that a fleet of 8000 cards costs what its guests cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from guest_api.guest_api_pb2 import GpuDevice
 from guest_contract import card_fields, words
 from guest_contract.card_fields import FIELDS, Field
-from guest_contract.card_values import CardValues
+from guest_contract.card_values import COLUMN_OF, judged_columns
 
-# Rows that are summed; a whole is said with its part.
+# The rows that are summed; a whole is said with its part.
 SUMMED = tuple(row for row in card_fields.ROWS if row.sums and row.shown != card_fields.WITHIN)
+_COLUMNS = tuple([COLUMN_OF[name] for name in (row.name, row.of) if name] for row in SUMMED)
 
 
-class Sum(NamedTuple):
-    """One sum: `words` has the number alone, `of` how many cards it is of, empty when it is of all."""
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """One sum in words: the number, and of how many cards it is where that is not all of them."""
 
     field: Field
-    words: str
+    number: str
     of: str
 
     @property
     def title(self) -> str:
-        """The field's, or its whole's."""
-        return FIELDS[self.field.of].title if self.field.of else self.field.title
+        """What the sum is called on pages."""
+        return card_fields.page_title(self.field)
 
     def __str__(self) -> str:
-        return f"{self.words} ({self.of})" if self.of else self.words
+        return f"{self.number} ({self.of})" if self.of else self.number
 
 
-def sums(cards: Iterable[CardValues]) -> list[Sum]:
-    """A sum for each row that is summed; none at all without cards."""
-    found = list(cards)
-    return [_sum(field, found) for field in SUMMED] if found else []
+@dataclass(frozen=True, slots=True)
+class CardSums:
+    """How many cards there are, and for each of SUMMED how many know it and what it adds up to, its whole after it."""
+
+    cards: int = 0
+    known: tuple[tuple[int, ...], ...] = ((0, 0, 0),) * len(SUMMED)
+
+    def said(self) -> list[Sum]:
+        """The sums in words, in the rows' order."""
+        return [self._said(field, *numbers) for field, numbers in zip(SUMMED, self.known, strict=True)]
+
+    def _said(self, field: Field, count: int, total: int, whole: int) -> Sum:
+        if not count:
+            return Sum(field, words.UNKNOWN, "")
+        if field.sums == card_fields.MEAN:
+            total, whole = round(total / count), round(whole / count)
+        number = words.say(field, total)
+        if field.of:
+            number = words.part_of(number, words.say(FIELDS[field.of], whole))
+        return Sum(field, number, "" if count == self.cards else f"{count} of {self.cards}")
 
 
-def _sum(field: Field, cards: list[CardValues]) -> Sum:
-    names = (field.name, field.of) if field.of else (field.name,)
-    known = [numbers for card in cards if None not in (numbers := tuple(card.number(name) for name in names))]
-    if not known:
-        return Sum(field, words.UNKNOWN, "")
-    totals = [sum(number or 0 for number in column) for column in zip(*known, strict=True)]
-    if field.sums == card_fields.MEAN:
-        totals = [round(total / len(known)) for total in totals]
-    said = " / ".join(words.say(FIELDS[name], total) for name, total in zip(names, totals, strict=True))
-    return Sum(field, said, "" if len(known) == len(cards) else f"{len(known)} of {len(cards)}")
+def of_cards(devices: Sequence[GpuDevice]) -> CardSums:
+    """The sums of one guest's cards, each judged."""
+    columns = judged_columns(devices)
+    known = []
+    for at in _COLUMNS:
+        both = [numbers for numbers in zip(*(columns[each] for each in at), strict=True) if None not in numbers]
+        totals = [sum(column) for column in zip(*both, strict=True)]
+        known.append((len(both), *totals, *[0] * (2 - len(totals))))
+    return CardSums(len(devices), tuple(known))
+
+
+def together(sums: Iterable[CardSums]) -> CardSums:
+    """The sums of many guests as one."""
+    found = list(sums)
+    if not found:
+        return CardSums()
+    known = (tuple(map(sum, zip(*of_row, strict=True))) for of_row in zip(*(each.known for each in found), strict=True))
+    return CardSums(sum(each.cards for each in found), tuple(known))

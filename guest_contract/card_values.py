@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from guest_api.guest_api_pb2 import GpuDevice
+from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract import card_fields, words
 from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, ROWS, TEXT_VALUE, AtMost, Field, Value
 
@@ -58,6 +58,13 @@ def read(card: GpuDevice) -> CardValues:
     raw = {name: value if value or _is_set(card, name) else None for name, value in zip(_NAMES, _VALUES(card), strict=True)}
     stands, reasons = card_fields.judge(raw)
     return CardValues(stands, tuple(f"{question}: {reason}" for question, reason in reasons.items()))
+
+
+def missing(reply: GpuInfoResponse) -> str:
+    """What to say where the driver shows fewer cards than the guest's bus has; empty otherwise, and where one of them is unknown."""
+    if reply.error or not reply.HasField("pci_devices") or len(reply.gpus) >= reply.pci_devices:
+        return ""
+    return words.given_and_seen(reply.pci_devices, len(reply.gpus))
 
 
 def in_words(card: CardValues, fields: Iterable[Field]) -> list[str]:

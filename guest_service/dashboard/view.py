@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
+from guest_contract import card_values, words
+from guest_contract.card_fields import BAR, BASE, GUEST_PAGE, ROWS, TEXT, WITHIN, page_title
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
 from guest_transport.http import formats
 
@@ -34,8 +36,7 @@ class CardView:
     uuid: str
     pci: str
     bars: tuple[Bar, ...]
-    temperature: str
-    power: str
+    texts: tuple[tuple[str, str], ...]
     errors: tuple[str, ...]
 
 
@@ -82,45 +83,31 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
     return GpuView(
         waiting=not ready,
         error=formats.text(reply.error),
-        age=formats.age(reply.sample_age_ms) if reply.HasField("sample_age_ms") else "",
-        cc_enabled=formats.state(reply.cc_enabled if reply.HasField("cc_enabled") else None),
-        cc_ready=formats.state(reply.cc_ready if reply.HasField("cc_ready") else None),
+        age=words.age(reply.sample_age_ms) if reply.HasField("sample_age_ms") else "",
+        cc_enabled=words.yes_no(reply.cc_enabled if reply.HasField("cc_enabled") else None),
+        cc_ready=words.yes_no(reply.cc_ready if reply.HasField("cc_ready") else None),
         devtools=reply.cc_devtools,
         cards=tuple(card_view(device) for device in reply.gpus),
-        missing=f"{pci_devices} on the PCI bus, {seen} seen by the driver" if lost else "",
+        missing=words.given_and_seen(pci_devices, seen) if lost and pci_devices is not None else "",
     )
+
+
+# What has a place of its own on the page.
+_ON_PAGE = tuple(row for row in ROWS if row.shown != WITHIN and GUEST_PAGE not in row.not_on)
 
 
 def card_view(device: GpuDevice) -> CardView:
-    """One card."""
+    """One card: base values always, others where they are known."""
+    card = card_values.read(device)
+    rows = [row for row in _ON_PAGE if row.group == BASE or card.values[row.name] is not None]
     return CardView(
         index=device.index,
-        uuid=formats.text(device.uuid) or formats.UNKNOWN,
-        pci=formats.pci(device.pci_bus_id) or formats.UNKNOWN,
-        bars=(
-            _percent_bar("Utilization", device.utilization_gpu if device.HasField("utilization_gpu") else None),
-            _memory_bar(device),
-            _percent_bar("Memory bandwidth", device.utilization_memory if device.HasField("utilization_memory") else None),
-        ),
-        temperature=f"{device.temperature_c} °C" if device.HasField("temperature_c") else formats.UNKNOWN,
-        power=formats.power(device.power_usage_mw) if device.HasField("power_usage_mw") else formats.UNKNOWN,
-        errors=tuple(formats.text(error) for error in device.errors),
+        uuid=formats.text(device.uuid) or words.UNKNOWN,
+        pci=formats.pci(device.pci_bus_id) or words.UNKNOWN,
+        bars=tuple(Bar(page_title(row), card.say(row), card.fill(row)) for row in rows if row.shown == BAR),
+        texts=tuple((row.title, formats.text(card.say(row))) for row in rows if row.shown == TEXT),
+        errors=tuple(formats.text(error) for error in (*device.errors, *card.refused)),
     )
-
-
-def _percent_bar(label: str, percent: int | None) -> Bar:
-    if percent is None:
-        return Bar(label, formats.UNKNOWN, None)
-    return Bar(label, f"{percent} %", min(percent, 100))
-
-
-def _memory_bar(device: GpuDevice) -> Bar:
-    used = device.memory_used_bytes if device.HasField("memory_used_bytes") else None
-    total = device.memory_total_bytes if device.HasField("memory_total_bytes") else None
-    if used is None and total is None:
-        return Bar("Memory", formats.UNKNOWN, None)
-    words = " / ".join(formats.UNKNOWN if value is None else formats.size(value) for value in (used, total))
-    return Bar("Memory", words, None if used is None or not total else formats.percent_of(used, total))
 
 
 def system_view(info: SystemInfo) -> SystemView:
@@ -128,15 +115,15 @@ def system_view(info: SystemInfo) -> SystemView:
     name = " ".join(part for part in (info.os_name, info.os_version) if part)
     return SystemView(
         facts=(
-            ("System", formats.text(name) or formats.UNKNOWN),
-            ("Kernel", formats.text(info.kernel_version) or formats.UNKNOWN),
-            ("Processor", formats.text(info.cpu_model) or formats.UNKNOWN),
+            ("System", formats.text(name) or words.UNKNOWN),
+            ("Kernel", formats.text(info.kernel_version) or words.UNKNOWN),
+            ("Processor", formats.text(info.cpu_model) or words.UNKNOWN),
             ("CPUs", str(info.num_cpus)),
-            ("Uptime", formats.uptime(info.uptime)),
-            ("Load", formats.load(info.loadavg_one, info.loadavg_five, info.loadavg_fifteen)),
+            ("Uptime", words.duration(info.uptime)),
+            ("Load", words.load(info.loadavg_one, info.loadavg_five, info.loadavg_fifteen)),
         ),
         bars=(
-            _usage_bar("Memory", info.used_memory, info.total_memory, f"{formats.size(info.available_memory)} available"),
+            _usage_bar("Memory", info.used_memory, info.total_memory, f"{words.size(info.available_memory)} available"),
             _usage_bar("Swap", info.used_swap, info.total_swap) if info.total_swap else Bar("Swap", "none", None),
         ),
         disks=tuple(_disk_bar(disk) for disk in info.disks),
@@ -144,16 +131,16 @@ def system_view(info: SystemInfo) -> SystemView:
 
 
 def _usage_bar(label: str, used: int, total: int, more: str = "") -> Bar:
-    fill = formats.percent_of(used, total)
-    words = f"{formats.size(used)} / {formats.size(total)}"
-    return Bar(label, f"{words} · {more}" if more else words, fill, fill >= FULL_PERCENT)
+    fill = words.percent_of(used, total)
+    said = f"{words.size(used)} / {words.size(total)}"
+    return Bar(label, f"{said} · {more}" if more else said, fill, fill >= FULL_PERCENT)
 
 
 def _disk_bar(disk: DiskInfo) -> Bar:
     label = f"{formats.text(disk.mount_point)} · {formats.text(disk.name)}"
     if disk.free_size > disk.total_size:
-        return Bar(label, f"{formats.UNKNOWN} / {formats.size(disk.total_size)}", None)
-    return _usage_bar(label, disk.total_size - disk.free_size, disk.total_size, f"{formats.size(disk.free_size)} free")
+        return Bar(label, f"{words.UNKNOWN} / {words.size(disk.total_size)}", None)
+    return _usage_bar(label, disk.total_size - disk.free_size, disk.total_size, f"{words.size(disk.free_size)} free")
 
 
 def container_views(containers: Sequence[Container]) -> tuple[ContainerView, ...]:
@@ -162,7 +149,7 @@ def container_views(containers: Sequence[Container]) -> tuple[ContainerView, ...
         ContainerView(
             logs=container.id,
             id=formats.text(container.id[:SHORT_ID_LENGTH]),
-            name=formats.text(display_name(container)) or formats.UNKNOWN,
+            name=formats.text(display_name(container)) or words.UNKNOWN,
             image=formats.text(container.image),
             state=formats.text(container.state),
             status=formats.text(container.status),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
+from guest_contract import words
+from guest_contract.card_fields import ROWS, Field, page_title
 from guest_transport.addresses import UnixAddress
 from tests.http.guests import h200s
 from vmm_proxy.dashboard.history import CARDS_LIMIT, SLOT_SECONDS, SLOTS, History
@@ -142,11 +146,47 @@ def test_what_is_unset_is_a_dash_and_never_a_zero() -> None:
     reply = GpuInfoResponse()
     reply.gpus.add(index=1)
     [shown] = rows(answered(reply)).cards
-    assert (shown.uuid, shown.pci, shown.temperature, shown.power) == ("–",) * 4  # noqa: RUF001 - the page's dash
-    assert shown.utilization.fill is None
-    assert shown.memory.fill is None
-    measured = rows(answered(h200s(1))).cards[0]
-    assert (measured.utilization.words, measured.utilization.fill) == ("0 %", 0)
+    assert (shown.uuid, shown.pci, *(cell.words for cell in shown.cells)) == ("–",) * 6  # noqa: RUF001 - the page's dash
+    assert {cell.fill for cell in shown.cells} == {None}
+    measured = rows(answered(h200s(1))).cards[0].cells[0]
+    assert (measured.title, measured.words, measured.fill) == ("Utilization", "0 %", 0)
+
+
+def test_an_impossible_value_is_unknown_in_cells_sort_keys_sums_and_the_graph() -> None:
+    reply = h200s(2)
+    reply.gpus[0].MergeFrom(card(4_000_000_000, power_usage_mw=2**32 - 1, memory_used_bytes=2**64 - 1, temperature_c=2**31))
+    known = answered(reply)
+    before = reply.SerializeToString(deterministic=True)
+    history = History(lambda: NOW)
+    history.note("vm-a", reply.gpus)
+    shown = guest_rows(ENTRY, known, history, NOW)
+    assert [cell.words.partition(" / ")[0] for cell in shown.cards[0].cells] == ["–"] * 4  # noqa: RUF001 - the page's dash
+    assert [cell.graph for cell in shown.cards[0].cells] == ["", None, None, None]
+    assert [error.partition(":")[0] for error in shown.cards[0].errors] == ["utilization", "memory", "temperature", "power"]
+    good = guest_rows(ENTRY, answered(GpuInfoResponse(gpus=reply.gpus[1:])), history, NOW)
+    assert {**shown.keys, "age": ""} == {**good.keys, "age": ""}
+    chips = {name: words for name, words, _ in summary([known], 1, NOW).chips}
+    assert chips["Power"].endswith(" (1 of 2)")
+    assert reply.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.on_fleet_page], ids=lambda row: row.name)
+def test_a_row_of_the_table_is_a_column_of_the_fleet_s_page(row: Field) -> None:
+    reply = GpuInfoResponse()
+    reply.gpus.add(**{row.name: row.most})
+    html = PAGES.guest(rows(answered(reply)))
+    assert re.search(rf'data-label="{page_title(row)}"[^>]*>\s*(<span[^>]*>)?{re.escape(words.say(row, row.most))}', html)
+    head = PAGES.head(summary([], 0, NOW)).decode()
+    assert f'<th scope="col">{page_title(row)}</th>' in head
+    assert not row.sort or (f'<option value="{row.sort}">' in head and f' data-{row.sort}="' in html)
+
+
+def test_a_card_that_the_driver_lost_is_missed_on_the_fleet_s_page() -> None:
+    reply = h200s(7)
+    reply.pci_devices = 8
+    assert "A card is missing: 8 on the PCI bus, 7 seen by the driver" in PAGES.guest(rows(answered(reply)))
+    reply.pci_devices = 7
+    assert "missing" not in PAGES.guest(rows(answered(reply)))
 
 
 @pytest.mark.parametrize(
@@ -197,11 +237,21 @@ def test_any_text_of_a_guest_is_escaped_in_its_rows(uuid: str, error: str) -> No
     assert html.count("<tbody") == html.count("</tbody>") == 1
 
 
-def test_the_summary_counts_states_and_averages_what_is_known() -> None:
+def test_the_summary_counts_states_and_says_of_how_many_cards_a_sum_is() -> None:
     reply = h200s(3)
     reply.gpus[2].ClearField("utilization_gpu")
     guests = [answered(reply), failed(LastKnown(ENTRY)), LastKnown(ENTRY)]
     chips = {name: words for name, words, _ in summary(guests, 5, NOW).chips}
     assert chips == {
-        "Guests": "5", "up": "1", "down": "1", "waiting": "1", "stopped": "2", "GPUs": "3", "Utilization": "7 %", "Power": "449.1 W",
+        "Guests": "5", "up": "1", "down": "1", "waiting": "1", "stopped": "2", "GPUs": "3", "Utilization": "7 % (2 of 3)",
+        "Memory": "140.40 GB / 421.20 GB", "Power": "449.1 W",
     }  # fmt: skip
+
+
+def test_a_sum_of_nothing_is_a_dash_and_hides_no_other() -> None:
+    reply = GpuInfoResponse()
+    reply.gpus.add(power_usage_mw=70_100)
+    reply.gpus.add(power_usage_mw=0)
+    chips = {name: words for name, words, _ in summary([answered(reply)], 1, NOW).chips}
+    assert (chips["Utilization"], chips["Memory"], chips["Power"]) == ("–", "–", "70.1 W")  # noqa: RUF001 - the page's dash
+    assert "Power" not in {name: words for name, words, _ in summary([answered(GpuInfoResponse())], 1, NOW).chips}

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import Container, GpuDevice, GpuInfoResponse, SystemInfo
+from guest_contract import words
+from guest_contract.card_fields import GUEST_PAGE, ROWS, WITHIN, Field, page_title
 from guest_service.dashboard.render import Dashboard, Pages
 from guest_service.dashboard.view import card_view, container_views, gpu_view, system_view
 from guest_transport.http import formats
@@ -20,37 +22,37 @@ U64 = 2**64 - 1
 
 
 @pytest.mark.parametrize(
-    ("count", "words"),
+    ("count", "said"),
     [
         (0, "0.00 B"), (1023, "1023.00 B"), (1024, "1.00 KB"), (1536, "1.50 KB"), (1024**2 - 1, "1.00 MB"), (1024**2, "1.00 MB"),
         (150754820096, "140.40 GB"), (1024**4, "1.00 TB"), (1024**5, "1.00 PB"), (U64, "16.00 EB"),
     ],
 )  # fmt: skip
-def test_a_size_is_1024_based_with_two_decimals(count: int, words: str) -> None:
-    assert formats.size(count) == words
+def test_a_size_is_1024_based_with_two_decimals(count: int, said: str) -> None:
+    assert words.size(count) == said
 
 
 @given(st.integers(0, U64))
 def test_no_size_shows_1024_of_a_unit_that_has_a_next_one(count: int) -> None:
-    number, unit = formats.size(count).split()
+    number, unit = words.size(count).split()
     assert float(number) < 1024
     assert unit in ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "said"),
     [(0, "0s"), (59, "59s"), (60, "1m 0s"), (3661, "1h 1m 1s"), (86400, "1d 0h 0m 0s"), (90061, "1d 1h 1m 1s")],
 )
-def test_an_uptime_stands_in_days_hours_minutes_and_seconds(seconds: int, words: str) -> None:
-    assert formats.uptime(seconds) == words
+def test_an_uptime_stands_in_days_hours_minutes_and_seconds(seconds: int, said: str) -> None:
+    assert words.duration(seconds) == said
 
 
 def test_load_power_and_age_have_their_decimals() -> None:
-    assert formats.load(40, 100, 1234) == "1min: 0.40, 5min: 1.00, 15min: 12.34"
-    assert formats.power(70123) == "70.1 W"
-    assert formats.power(0) == "0.0 W"
-    assert formats.age(60000) == "60.0 s"
-    assert formats.age(1234) == "1.2 s"
+    assert words.load(40, 100, 1234) == "1min: 0.40, 5min: 1.00, 15min: 12.34"
+    assert words.watts(70123) == "70.1 W"
+    assert words.watts(0) == "0.0 W"
+    assert words.age(60000) == "60.0 s"
+    assert words.age(1234) == "1.2 s"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_only_a_domain_that_is_zero_is_dropped(address: str, words: str) -> None
 def test_a_value_that_is_unknown_is_a_dash_and_has_no_bar() -> None:
     view = card_view(GpuDevice(index=3, errors=["device: GPU is lost"]))
     assert [(bar.words, bar.fill) for bar in view.bars] == [("–", None)] * 3  # noqa: RUF001 -- the dash is what is shown
-    assert (view.temperature, view.power, view.uuid, view.pci) == ("–", "–", "–", "–")  # noqa: RUF001 -- the same
+    assert (view.texts, view.uuid, view.pci) == ((("Temperature", "–"), ("Power", "–")), "–", "–")  # noqa: RUF001 -- the same
     assert view.errors == ("device: GPU is lost",)
 
 
@@ -75,8 +77,27 @@ def test_a_measured_zero_is_a_zero_with_an_empty_bar() -> None:
     view = card_view(
         GpuDevice(utilization_gpu=0, memory_used_bytes=0, memory_total_bytes=1024, temperature_c=0, power_usage_mw=0)
     )
-    assert [(bar.words, bar.fill) for bar in view.bars[:2]] == [("0 %", 0), ("0.00 B / 1.00 KB", 0)]
-    assert (view.temperature, view.power) == ("0 °C", "0.0 W")
+    assert [(bar.label, bar.words, bar.fill) for bar in view.bars] == [
+        ("Utilization", "0 %", 0),
+        ("Memory bandwidth", "–", None),  # noqa: RUF001 -- the dash is what is shown
+        ("Memory", "0.00 B / 1.00 KB", 0),
+    ]
+    assert view.texts == (("Temperature", "0 °C"), ("Power", "0.0 W"))
+
+
+def test_an_impossible_value_is_a_dash_with_its_reason_and_hides_no_other() -> None:
+    view = card_view(GpuDevice(utilization_gpu=4_000_000_000, utilization_memory=7, power_usage_mw=2**32 - 1, temperature_c=30))
+    assert [(bar.words, bar.fill) for bar in view.bars[:2]] == [("–", None), ("7 %", 7)]  # noqa: RUF001 -- the dash
+    assert view.texts == (("Temperature", "30 °C"), ("Power", "–"))  # noqa: RUF001 -- the same
+    assert view.errors == ("utilization: gpu 4000000000 % is over 100", "power: 4294967295 mW is over 5000000")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if GUEST_PAGE not in row.not_on], ids=lambda row: row.name)
+def test_a_row_of_the_table_is_on_the_guest_s_page(row: Field) -> None:
+    view = card_view(GpuDevice(**{row.name: row.most}))  # type: ignore[arg-type] # by name
+    shown = {bar.label: bar.words for bar in view.bars} | dict(view.texts)
+    [whole] = [each for each in ROWS if each.of == row.name] if row.shown == WITHIN else [row]
+    assert words.say(row, row.most) in shown[page_title(whole)]
 
 
 @pytest.mark.parametrize(("ready", "word"), [(None, "unknown"), (True, "true"), (False, "false")])
@@ -153,11 +174,11 @@ async def test_the_page_shows_system_cards_and_containers_with_log_links() -> No
     async with served(guest) as address:
         text = (await get(address, "/")).text
         live = (await get(address, "/live")).text
-    for words in (
+    for said in (
         "60.0 s", "70.1 W", "01:00.0", "00010000:02:00.0", "1d 1h 1m 1s", "1min: 0.40, 5min: 1.00, 15min: 12.34",
         "140.40 GB", "CC enabled", "true", "service-1", f'href="logs/{1:064x}"', "3.80 TB / 4.00 TB",
     ):  # fmt: skip
-        assert words in text, words
+        assert said in text, said
     assert "00000000:01:00.0" not in text
     assert live.strip() in text
     assert "<html" not in live

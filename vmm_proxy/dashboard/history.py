@@ -7,9 +7,10 @@ not by its index, which moves. Rejected: a time-series store (Prometheus is one)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from guest_api.guest_api_pb2 import GpuDevice
+from guest_contract.card_values import COLUMN_OF, judged_columns
 from guest_transport.clock import Clock
 
 SLOT_SECONDS = 30
@@ -19,6 +20,9 @@ CARDS_LIMIT = 64
 # A UUID takes 40; what a guest makes longer is no reason to keep more.
 _KEY_LIMIT = 64
 _EMPTY = 255
+# The value that is remembered: it changes quickly, and its history is what one asks for.
+GRAPHED = "utilization_gpu"
+_GRAPHED = COLUMN_OF[GRAPHED]
 
 
 class _Series:
@@ -48,19 +52,19 @@ class History:
         self.clock = clock
         self._guests: dict[str, dict[str, _Series]] = {}
 
-    def note(self, guest_id: str, cards: Iterable[GpuDevice]) -> None:
+    def note(self, guest_id: str, cards: Sequence[GpuDevice]) -> None:
         """Take in what the guest just answered; cards that are not in it any more are forgotten."""
         slot = int(self.clock() // SLOT_SECONDS)
         before = self._guests.get(guest_id, {})
         after: dict[str, _Series] = {}
-        for card in cards:
+        for card, value in zip(cards, judged_columns(cards)[_GRAPHED], strict=True):
             if len(after) >= CARDS_LIMIT:
                 break
             key = card_key(card)
             series = after.setdefault(key, before.get(key) or _Series(slot))
             series.move_to(slot)
-            if card.HasField("utilization_gpu"):
-                series.put(min(card.utilization_gpu, 100))
+            if value is not None:
+                series.put(value)
         self._guests[guest_id] = after
 
     def forget(self, guest_id: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from guest_contract.card_fields import page_title
 from guest_transport.http.pages import Assets, templates, utf8
+from vmm_proxy.dashboard.history import GRAPHED
 from vmm_proxy.dashboard.summary import Summary
-from vmm_proxy.dashboard.view import GuestRows
+from vmm_proxy.dashboard.view import COLUMNS, SORTS, GuestRows
 
 _HERE = Path(__file__).parent
 
@@ -22,6 +24,8 @@ class Pages:
         self.assets = Assets(_HERE / "assets")
         environment = templates(_HERE / "templates", self.assets)
         environment.globals["version"] = version
+        environment.globals["columns"] = [(page_title(row), row.name == GRAPHED) for row in COLUMNS]
+        environment.globals["sorts"] = SORTS
         self._head = environment.get_template("head.html")
         self._summary = environment.get_template("summary.html")
         self._guest = environment.get_template("guest.html")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from guest_transport.http import formats
+from guest_contract.card_sums import CardSums, together
 from vmm_proxy.fleet_metrics.last_known import LastKnown
 
 
@@ -20,17 +20,13 @@ class Summary:
 def summary(guests: Iterable[LastKnown], entries: int, now: float) -> Summary:
     """The summary of the running `guests` of `entries` in the directory."""
     states: Counter[bool | None] = Counter()
-    running = cards = power = utilization = measured = 0
+    running = 0
+    of_guests: list[CardSums] = []
     for known in guests:
         running += 1
         states[known.up] += 1
-        gpus = known.gpus.shown(now)
-        for device in gpus.gpus if gpus else ():
-            cards += 1
-            power += device.power_usage_mw
-            if device.HasField("utilization_gpu"):
-                measured += 1
-                utilization += min(device.utilization_gpu, 100)
+        of_guests.append(known.card_sums(now))
+    sums = together(of_guests)
     chips = [
         ("Guests", str(entries), ""),
         ("up", str(states[True]), "true" if states[True] else ""),
@@ -40,8 +36,7 @@ def summary(guests: Iterable[LastKnown], entries: int, now: float) -> Summary:
         chips.append(("waiting", str(states[None]), ""))
     if entries > running:
         chips.append(("stopped", str(entries - running), ""))
-    chips.append(("GPUs", str(cards), ""))
-    if measured:
-        chips.append(("Utilization", f"{utilization / measured:.0f} %", ""))
-        chips.append(("Power", formats.power(power), ""))
+    chips.append(("GPUs", str(sums.cards), ""))
+    if sums.cards:
+        chips += [(each.title, str(each), "") for each in sums.said()]
     return Summary(tuple(chips))

@@ -6,13 +6,16 @@ since when in the place of values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
+from guest_contract import card_values, words
+from guest_contract.card_fields import ROWS, SUM, Field, page_title
+from guest_contract.card_values import CardValues
+from guest_contract.words import UNKNOWN
 from guest_transport.http import formats
-from guest_transport.http.formats import UNKNOWN
-from vmm_proxy.dashboard.history import CARDS_LIMIT, SLOTS, History
+from vmm_proxy.dashboard.history import CARDS_LIMIT, GRAPHED, SLOTS, History
 from vmm_proxy.directory import GuestEntry
 from vmm_proxy.fleet_metrics.last_known import LastKnown
 
@@ -22,39 +25,39 @@ ERRORS_SHOWN = 7
 SECONDS_SHOWN_TO = 600
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """A bar with its words; `fill` is None when the value is unknown."""
+# The columns of values, in their order.
+COLUMNS = tuple(row for row in ROWS if row.on_fleet_page)
+# What guests can be sorted by beside state and age, each with its words in the choice.
+SORTS = tuple((row.sort, f"{row.sort}, {'fullest' if row.of else 'highest'} first") for row in COLUMNS if row.sort)
 
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value: its words, whether it is a bar and how full (None: unknown), and the graph beside it, which is None where there is none.
+
+    A graph holds the corners of its line in SVG's words, empty when there is nothing to draw.
+    """
+
+    field: Field
     words: str
     fill: int | None
+    graph: str | None
+
+    @property
+    def title(self) -> str:
+        """The column's."""
+        return page_title(self.field)
 
 
 @dataclass(frozen=True, slots=True)
 class CardRow:
-    """One GPU. `graph` holds the corners of the graph's line in SVG's words, empty when there is nothing to draw."""
+    """One GPU; a cell for each of COLUMNS."""
 
     index: int
     uuid: str
     pci: str
-    utilization: Meter
-    graph: str
-    memory: Meter
-    temperature: str
-    power: str
+    cells: tuple[Cell, ...]
     errors: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SortKeys:
-    """What rows are sorted by; empty text stands for unknown and goes last."""
-
-    state: int
-    utilization: str
-    memory: str
-    temperature: str
-    power: str
-    age: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ class GuestRows:
     bad: bool
     more_cards: int
     search: str
-    keys: SortKeys
+    # What rows are sorted by; empty text stands for unknown and goes last.
+    keys: Mapping[str, str]
+    missing: str
 
 
 # In the order in which somebody on call wants to see them.
@@ -83,7 +88,9 @@ _STATES = ("down", "waiting", "up", "stopped")
 def guest_rows(entry: GuestEntry, known: LastKnown | None, history: History, now: float) -> GuestRows:
     """The rows of one guest; `known` is None for one that is stopped."""
     gpus = known.gpus.shown(now) if known else None
-    cards = tuple(_card_row(device, history.of(entry.id, device)) for device in gpus.gpus[:CARDS_LIMIT]) if gpus else ()
+    devices = gpus.gpus[:CARDS_LIMIT] if gpus else ()
+    judged = [card_values.read(device) for device in devices]
+    cards = tuple(_card_row(device, card, history.of(entry.id, device)) for device, card in zip(devices, judged, strict=True))
     state = _state(known)
     note = "" if cards else _note(known, gpus)
     age_label, age = _age(known, gpus, now)
@@ -101,7 +108,8 @@ def guest_rows(entry: GuestEntry, known: LastKnown | None, history: History, now
         bad=state == "down" or bool(gpus and gpus.error),
         more_cards=max(0, len(gpus.gpus) - CARDS_LIMIT) if gpus else 0,
         search=_search(entry, state, labels, cards),
-        keys=_keys(state, gpus, age),
+        keys=_keys(state, judged, age),
+        missing=card_values.missing(gpus) if gpus else "",
     )
 
 
@@ -136,8 +144,8 @@ def _age(known: LastKnown | None, gpus: GpuInfoResponse | None, now: float) -> t
 def _age_words(seconds: float) -> str:
     """`60.0 s`, from ten minutes on `2h 5m`."""
     if seconds < SECONDS_SHOWN_TO:
-        return formats.age(round(seconds * 1000))
-    return formats.uptime(int(seconds)).rpartition(" ")[0]
+        return words.age(round(seconds * 1000))
+    return words.duration(int(seconds)).rpartition(" ")[0]
 
 
 def _cc(gpus: GpuInfoResponse | None) -> str:
@@ -145,41 +153,30 @@ def _cc(gpus: GpuInfoResponse | None) -> str:
         return ""
     if not gpus.HasField("cc_enabled"):
         return "CC unknown"
-    words = {True: "CC ready", False: "CC not ready", None: "CC on"}[gpus.cc_ready if gpus.HasField("cc_ready") else None]
+    said = {True: "CC ready", False: "CC not ready", None: "CC on"}[gpus.cc_ready if gpus.HasField("cc_ready") else None]
     if not gpus.cc_enabled:
-        words = "CC off"
-    return f"{words}, DevTools on" if gpus.cc_devtools else words
+        said = "CC off"
+    return f"{said}, DevTools on" if gpus.cc_devtools else said
 
 
-def _card_row(device: GpuDevice, past: Sequence[int | None]) -> CardRow:
-    utilization = device.utilization_gpu if device.HasField("utilization_gpu") else None
+def _card_row(device: GpuDevice, card: CardValues, past: Sequence[int | None]) -> CardRow:
     return CardRow(
         index=device.index,
         uuid=formats.text(device.uuid) or UNKNOWN,
         pci=formats.pci(device.pci_bus_id) or UNKNOWN,
-        utilization=Meter(UNKNOWN, None) if utilization is None else Meter(f"{utilization} %", min(utilization, 100)),
-        graph=graph_line(past),
-        memory=_memory(device),
-        temperature=f"{device.temperature_c} °C" if device.HasField("temperature_c") else UNKNOWN,
-        power=formats.power(device.power_usage_mw) if device.HasField("power_usage_mw") else UNKNOWN,
-        errors=_errors(device),
+        cells=tuple(
+            Cell(row, formats.text(card.say(row)), card.fill(row), graph_line(past) if row.name == GRAPHED else None)
+            for row in COLUMNS
+        ),
+        errors=_errors((*device.errors[: ERRORS_SHOWN + 1], *card.refused), len(device.errors) + len(card.refused)),
     )
 
 
-def _errors(device: GpuDevice) -> tuple[str, ...]:
-    shown = [formats.text(error) for error in device.errors[:ERRORS_SHOWN]]
-    if more := len(device.errors) - len(shown):
+def _errors(errors: Sequence[str], count: int) -> tuple[str, ...]:
+    shown = [formats.text(error) for error in errors[:ERRORS_SHOWN]]
+    if more := count - len(shown):
         shown.append(f"and {more} more")
     return tuple(shown)
-
-
-def _memory(device: GpuDevice) -> Meter:
-    used = device.memory_used_bytes if device.HasField("memory_used_bytes") else None
-    total = device.memory_total_bytes if device.HasField("memory_total_bytes") else None
-    if used is None and total is None:
-        return Meter(UNKNOWN, None)
-    words = " / ".join(UNKNOWN if value is None else formats.size(value) for value in (used, total))
-    return Meter(words, None if used is None or not total else formats.percent_of(used, total))
 
 
 def graph_line(past: Sequence[int | None]) -> str:
@@ -198,27 +195,18 @@ def graph_line(past: Sequence[int | None]) -> str:
 
 def _search(entry: GuestEntry, state: str, labels: Sequence[tuple[str, str]], cards: Sequence[CardRow]) -> str:
     """What the filter looks in, in lower case."""
-    words = [entry.id, state, *(f"{key}={value}" for key, value in labels), *(f"{card.uuid} {card.pci}" for card in cards)]
-    return " ".join(words).lower()
+    found = [entry.id, state, *(f"{key}={value}" for key, value in labels), *(f"{card.uuid} {card.pci}" for card in cards)]
+    return " ".join(found).lower()
 
 
-def _keys(state: str, gpus: GpuInfoResponse | None, age: float | None) -> SortKeys:
-    devices = gpus.gpus if gpus else ()
-    memory = [
-        formats.percent_of(device.memory_used_bytes, device.memory_total_bytes)
-        for device in devices
-        if device.HasField("memory_used_bytes") and device.memory_total_bytes
-    ]
-    power = [device.power_usage_mw for device in devices if device.HasField("power_usage_mw")]
-    return SortKeys(
-        state=_STATES.index(state),
-        utilization=_highest(device.utilization_gpu for device in devices if device.HasField("utilization_gpu")),
-        memory=_highest(memory),
-        temperature=_highest(device.temperature_c for device in devices if device.HasField("temperature_c")),
-        power=str(sum(power)) if power else "",
-        age="" if age is None else f"{age:.1f}",
-    )
+def _keys(state: str, cards: Sequence[CardValues], age: float | None) -> dict[str, str]:
+    keys = {row.sort: _key(row, cards) for row in COLUMNS if row.sort}
+    return {"state": str(_STATES.index(state)), **keys, "age": "" if age is None else f"{age:.1f}"}
 
 
-def _highest(values: Iterable[int]) -> str:
-    return str(max(values, default=""))
+def _key(row: Field, cards: Sequence[CardValues]) -> str:
+    """A guest's by this value: the fullest or highest of its cards, and of what is summed the sum."""
+    known = [number for card in cards if (number := card.fill(row) if row.of else card.number(row.name)) is not None]
+    if not known:
+        return ""
+    return str(sum(known) if row.sums == SUM and not row.of else max(known))

@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 from google.protobuf.message import Message
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
+from guest_contract import card_sums
+from guest_contract.card_sums import CardSums
 from vmm_proxy.directory import GuestEntry
 from vmm_proxy.statuses import CallError
 
@@ -64,6 +66,15 @@ class LastKnown:
     version: int = 0
     # What the page makes of all this (guest_lines).
     lines: object = None
+    # The sums of the answer that they were made from.
+    _sums: tuple[GpuInfoResponse | None, CardSums] = (None, CardSums())
+
+    def card_sums(self, now: float) -> CardSums:
+        """The sums of its cards, if they are young enough to be shown; added up once for each answer."""
+        gpus = self.gpus.shown(now)
+        if gpus is not self._sums[0]:
+            self._sums = (gpus, card_sums.of_cards(gpus.gpus) if gpus else CardSums())
+        return self._sums[1]
 
     @property
     def id(self) -> str:
