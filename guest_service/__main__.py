@@ -24,9 +24,10 @@ def main() -> int:
 
 
 def _run() -> int:
-    # C-core reads it once, when gRPC is imported; later its lines about broken handshakes are in the log, and whoever connects makes them.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from guest_service.cli import main as run  # noqa: PLC0415 (as above)
+    from guest_transport.grpc_environment import prepare_grpc  # noqa: PLC0415 (as above)
+
+    prepare_grpc()
+    from guest_service.cli import main as run  # noqa: PLC0415 (after the environment is set)
 
     return run(sys.argv[1:])
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import threading
 import time
 
+from guest_transport.grpc_environment import prepare_grpc
 from guest_transport.steady_faults import SteadyHandler, message_of
 
 # Longest line written: an exception of a library may quote a whole message.
@@ -101,7 +101,7 @@ def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
     Called before grpc is imported, it also silences the lines that gRPC's C core writes to stderr past all of this (a client that breaks
     off a TLS handshake makes one); GRPC_VERBOSITY of the environment still wins.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    prepare_grpc()
     handler = SteadyHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     _log_what_python_prints()

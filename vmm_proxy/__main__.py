@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from guest_transport.early_signals import end_on_signals
+from guest_transport.grpc_environment import prepare_grpc
 from guest_transport.standard_streams import run_door
 
 
@@ -17,9 +17,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    # C-core logs to stderr in a format of its own, and what a hostile guest sends is in its lines. Set GRPC_VERBOSITY to see
-    # them.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    prepare_grpc()
     from vmm_proxy.cli import run  # noqa: PLC0415 - after the environment is set
 
     return run(sys.argv[1:])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from guest_client.guestctl.cli import run
+from guest_transport.grpc_environment import prepare_grpc
 from guest_transport.standard_streams import run_door
 
 
 def main() -> int:
     """Run the command; returns its exit status."""
-    # Else gRPC's C core, loaded later, writes lines of its own about a TLS handshake that fails.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    prepare_grpc()
     return run_door("guestctl", lambda: run(sys.argv[1:]))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from guest_service.boot_gate.errors import NotStartedError, UnreadableError
+from guest_transport.start_errors import why_not_started
 
 # A killed process is gone within milliseconds, unless it is stuck in the kernel; then nobody can wait for it.
 REAP_SECONDS = 5.0
@@ -82,7 +83,7 @@ def _start(argv: Sequence[str], what: str) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise NotStartedError(f"{what}: {argv[0]} cannot be started: {error.strerror or error}") from error
+        raise NotStartedError(f"{what}: {argv[0]} cannot be started: {why_not_started(error)}") from error
 
 
 def _kill_group(child: subprocess.Popen[bytes], what: str) -> None:

@@ -7,13 +7,14 @@ a thread per child, and a child that outlives its pipes is waited for without a 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_service.sampler.child import Child
+from guest_transport.child_end import child_ended
+from guest_transport.start_errors import why_not_started
 
 # `wg show` with 1000 peers takes about 300 KiB; what is longer is cut.
 OUTPUT_LIMIT_BYTES = 512 * 1024
@@ -44,7 +45,7 @@ async def run_command(command: Sequence[str], *, bound_seconds: float, error_lim
     try:
         child = Child(command, stdout_limit_bytes=OUTPUT_LIMIT_BYTES, stderr_limit_bytes=error_limit_bytes)
     except OSError as error:
-        raise CommandError(f"{command[0]} cannot be started: {error.strerror or error}") from error
+        raise CommandError(f"{command[0]} cannot be started: {why_not_started(error)}") from error
     try:
         await asyncio.wait({child.ended}, timeout=bound_seconds)
     finally:
@@ -69,16 +70,10 @@ async def run_on_its_own(command: Sequence[str]) -> int:
             list(command), stdin=subprocess.DEVNULL, stdout=2, stderr=2, close_fds=True, start_new_session=True
         )
     except OSError as error:
-        raise CommandError(f"{command[0]} cannot be started: {error.strerror or error}") from error
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    pidfd = os.pidfd_open(child.pid)
-    loop.add_reader(pidfd, ended.set)
+        raise CommandError(f"{command[0]} cannot be started: {why_not_started(error)}") from error
     try:
-        await ended.wait()
+        await child_ended(child.pid)
     finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
         if child.poll() is None:
             # Popen warns about a child that is left behind; here that is the point.
             child.returncode = 0

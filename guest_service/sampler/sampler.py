@@ -19,6 +19,7 @@ from guest_service.sampler.collector_line import CollectorLineError, parse_line
 from guest_service.sampler.outcome import Outcome, OutcomeKind, failure
 from guest_transport.clock import Clock, boottime
 from guest_transport.logs import escape
+from guest_transport.start_errors import why_not_started
 from guest_transport.steady_faults import about, without_numbers
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class Sampler:
                 on_overflow=self._kill,
             )
         except OSError as error:
-            return failure(OutcomeKind.NOT_STARTED, f"the GPU collector cannot be started: {error.strerror or error}")
+            return failure(OutcomeKind.NOT_STARTED, f"the GPU collector cannot be started: {why_not_started(error)}")
         self._child = child
         child.ended.add_done_callback(self._on_gone)
         try:

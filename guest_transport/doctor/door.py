@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from guest_transport.doctor.checks import Check, Examined, MachineT, run_checks
 from guest_transport.doctor.findings import note
 from guest_transport.doctor.report import anything_wrong, as_json, as_text
+from guest_transport.grpc_environment import prepare_grpc
 
 SOUND, WRONG = 0, 1
 
@@ -25,8 +26,7 @@ def examine(checks: Sequence[Check[MachineT]], machine: MachineT, *, output: str
     Where the configuration is refused, the checks that need it are left out, and the report says so.
     """
     logging.disable(logging.CRITICAL)
-    # gRPC's C core writes to stderr past all logging.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    prepare_grpc()
     left_out = [check.name for check in checks if refused(machine) and not check.without_config]
     runner = asyncio.Runner()
     report = runner.run(run_checks([check for check in checks if check.name not in left_out], machine))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -135,3 +136,18 @@ async def test_closing_ends_a_reporter_that_ignores_everything_but_sigkill(pause
     assert pid is not None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_without_a_free_descriptor_a_silent_reporter_is_ended_all_the_same(pauses: Pauses, heard: Heard) -> None:
+    async with following(f"{LIST}import signal\nsignal.pause()", pauses, heard, patience_seconds=1) as follower:
+        await heard.next()
+        pid, limits = follower.pid, resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert pid is not None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+        try:
+            await pauses.next()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert follower.problem == "libvirt has not answered for 1 s"
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 
 class ProxyProcess:
@@ -26,6 +26,15 @@ class ProxyProcess:
                 return line.split("listening on ")[1].strip()
         raise AssertionError(f"it ended instead: {self.lines}")
 
+    async def log_line(self, words: str) -> str:
+        """The next line of the log that has `words`."""
+        assert self.process.stderr is not None
+        while line := (await asyncio.wait_for(self.process.stderr.readline(), 60)).decode():
+            self.lines.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"no line with {words!r} in {self.lines}")
+
     async def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
         """Send `number` and wait; exit status, stdout, stderr."""
         self.process.send_signal(number)
@@ -38,9 +47,11 @@ class ProxyProcess:
         return self.process.returncode, out.decode(), "".join(self.lines) + err.decode()
 
 
-async def start(*arguments: str, env: dict[str, str] | None = None) -> ProxyProcess:
+async def start(*arguments: str, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> ProxyProcess:
+    """`prefix`: what starts it."""
     return ProxyProcess(
         await asyncio.create_subprocess_exec(
+            *prefix,
             sys.executable,
             "-m",
             "vmm_proxy",
@@ -57,10 +68,10 @@ async def run(*arguments: str) -> tuple[int, str, str]:
 
 
 @contextlib.asynccontextmanager
-async def serving(*arguments: str, env: dict[str, str] | None = None) -> AsyncIterator[ProxyProcess]:
+async def serving(*arguments: str, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> AsyncIterator[ProxyProcess]:
     """`vmm-proxy serve` with `arguments`, listening; without pages unless `arguments` say so; killed at the end if it still runs."""
     pages = () if "--http" in arguments else ("--http", "off")
-    proxy = await start("serve", *arguments, *pages, env=env)
+    proxy = await start("serve", *arguments, *pages, env=env, prefix=prefix)
     try:
         await proxy.listening()
         yield proxy

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
+from guest_transport.start_errors import why_not_started
 from vmm_proxy.config import ProxyConfig, guest_entry
 from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
 from vmm_proxy.domains.follower import reporter_command
@@ -117,7 +118,7 @@ async def ask_libvirt(command: Sequence[str], bound_seconds: float = LIBVIRT_SEC
     try:
         process = await LineProcess.start(command, line_limit_bytes=LINE_LIMIT_BYTES)
     except OSError as error:
-        return f"{command[0]} cannot be started: {error.strerror}"
+        return f"{command[0]} cannot be started: {why_not_started(error)}"
     try:
         async with asyncio.timeout(bound_seconds):
             while line := await process.line():

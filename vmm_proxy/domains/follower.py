@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from guest_transport.start_errors import why_not_started
 from guest_transport.steady_faults import about
 from vmm_proxy.domains.line_process import LineProcess
 from vmm_proxy.domains.report import LINE_LIMIT_BYTES, Domain, read_report
@@ -35,6 +36,10 @@ Tell = Callable[[Sequence[Domain]], None]
 def reporter_command(uri: str, sysfs: Path) -> list[str]:
     """What runs a reporter. -P: nothing is imported from the working directory."""
     return [sys.executable, "-P", "-m", "vmm_proxy.domains.reporter", str(os.getpid()), uri, str(sysfs)]
+
+
+class _NotStartedError(Exception):
+    """No reporter can be started; the message says why."""
 
 
 class Follower:
@@ -71,21 +76,23 @@ class Follower:
     async def _follow(self) -> None:
         while True:
             try:
-                reason = await self._run_reporter()
+                self._say((await self._run_reporter())[:REASON_LIMIT_CHARACTERS])
+            except _NotStartedError as error:
+                # Of this machine, not of libvirt: its line is not to wait behind one about libvirt.
+                self._say(str(error), thing="reporter")
             except Exception:
                 # A task's top: no fault in here may end the following for good.
                 log.exception("following libvirt failed; please report it with these lines")
-                reason = "a bug in the proxy, see its log"
-            self._say(reason[:REASON_LIMIT_CHARACTERS])
+                self._say("a bug in the proxy, see its log")
             await self._sleep(self._pause_seconds)
             self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
 
     async def _run_reporter(self) -> str:
-        """Run one reporter to its end; why it ended."""
+        """Run one reporter to its end; why it ended. Raises _NotStartedError."""
         try:
             process = await LineProcess.start(self._command, line_limit_bytes=LINE_LIMIT_BYTES)
         except OSError as error:
-            return f"{self._command[0]} cannot be started: {error.strerror}"
+            raise _NotStartedError(f"{self._command[0]} cannot be started: {why_not_started(error)}") from error
         self.pid = process.pid
         try:
             reason = await self._listen(process)
@@ -112,9 +119,9 @@ class Follower:
                 self._say("")
                 self._tell(report.domains)
 
-    def _say(self, problem: str) -> None:
+    def _say(self, problem: str, *, thing: str = "libvirt") -> None:
         if problem and problem != self.problem:
-            log.warning("libvirt cannot be followed, the last known domains stay: %s", problem, extra=about("libvirt"))
+            log.warning("libvirt cannot be followed, the last known domains stay: %s", problem, extra=about(thing))
         elif self.problem and not problem:
             log.info("libvirt is being followed")
         self.problem = problem

@@ -12,6 +12,8 @@ import os
 import subprocess
 from collections.abc import Sequence
 
+from guest_transport.child_end import child_ended
+
 log = logging.getLogger(__name__)
 
 # After SIGKILL only a call stuck in the kernel keeps a process; nobody waits longer for it.
@@ -51,16 +53,10 @@ class LineProcess:
         self._pipe.close()
         status = self._process.poll()
         if status is None:
-            ended = asyncio.Event()
-            with contextlib.ExitStack() as watch:
-                pidfd = os.pidfd_open(self._process.pid)
-                watch.callback(os.close, pidfd)
-                asyncio.get_running_loop().add_reader(pidfd, ended.set)
-                watch.callback(asyncio.get_running_loop().remove_reader, pidfd)
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.kill()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), END_LIMIT_SECONDS)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child_ended(self._process.pid), END_LIMIT_SECONDS)
             status = self._process.poll()
         if status is None:
             log.error("process %d does not end after SIGKILL; it is left to the kernel", self._process.pid)
