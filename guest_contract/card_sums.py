@@ -59,6 +59,9 @@ class CardSums:
         return Sum(field, number, "" if count == self.cards else f"{count} of {self.cards}")
 
 
+NO_CARDS = CardSums()
+
+
 def of_cards(devices: Sequence[GpuDevice]) -> CardSums:
     """The sums of one guest's cards, each judged."""
     columns = judged_columns(devices)
@@ -74,6 +77,6 @@ def together(sums: Iterable[CardSums]) -> CardSums:
     """The sums of many guests as one."""
     found = list(sums)
     if not found:
-        return CardSums()
+        return NO_CARDS
     known = (tuple(map(sum, zip(*of_row, strict=True))) for of_row in zip(*(each.known for each in found), strict=True))
     return CardSums(sum(each.cards for each in found), tuple(known))

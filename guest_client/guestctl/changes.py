@@ -6,24 +6,27 @@ full.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from rich.text import Text
 
-from guest_client.guestctl import cards, units
+from guest_client.guestctl import cards
 from guest_client.guestctl.cards import Card, safe
 from guest_client.guestctl.gpu_table import guest_facts
 from guest_client.guestctl.statuses import in_words
-from guest_client.guestctl.units import ABSENT
+from guest_contract import words
+from guest_contract.card_fields import Field
+from guest_contract.words import UNKNOWN
 from guest_fleet.v1 import fleet_pb2
 
-_READINGS = (
-    ("GPU", cards.utilization),
-    ("memory bandwidth", cards.memory_utilization),
-    ("memory used", cards.memory_used),
-    ("memory", cards.memory_total),
-    ("temperature", cards.temperature),
-    ("power", cards.power),
+
+def _cell(row: Field, card: Card) -> Text:
+    return card.cell(row)
+
+
+_READINGS: tuple[tuple[str, Callable[[Card], Text]], ...] = (
+    *((row.said, partial(_cell, row)) for row in cards.SHOWN),
     ("UUID", cards.uuid),
     ("PCI address", cards.pci_address),
 )
@@ -60,8 +63,8 @@ def _lasting(outcome: fleet_pb2.GuestGpuInfo) -> fleet_pb2.GuestGpuInfo:
 
 
 def _time(outcome: fleet_pb2.GuestGpuInfo) -> str:
-    moment = units.moment(outcome.received_at.seconds)
-    return moment[-9:] if moment.endswith("Z") else moment or ABSENT
+    moment = words.moment(outcome.received_at.seconds)
+    return moment[-9:] if moment.endswith("Z") else moment or UNKNOWN
 
 
 def _lines(last: fleet_pb2.GuestGpuInfo | None, outcome: fleet_pb2.GuestGpuInfo) -> Iterator[Text]:
@@ -85,19 +88,19 @@ def _of_guest(outcome: fleet_pb2.GuestGpuInfo) -> tuple[str, bool]:
 
 
 def _cards(outcome: fleet_pb2.GuestGpuInfo) -> dict[int, Card]:
-    return {card.index: card for card in outcome.gpu_info.gpus}
+    return {card.index: card for card in cards.read(outcome.gpu_info.gpus)}
 
 
 def _of_card(name: str, before: Card | None, card: Card) -> Iterator[Text]:
     if before is None:
-        facts = [*filter(None, (card.uuid, card.pci_bus_id)), *cards.in_words(card)]
+        facts = [*filter(None, (card.message.uuid, card.message.pci_bus_id)), *card.in_words()]
     else:
         now = ((title, reading(before).plain, reading(card).plain) for title, reading in _READINGS)
         facts = [f"{title} {new} (was {old})" for title, old, new in now if new != old]
     if facts:
         # What the readings made safe stays as it is: their escapes are printable.
         yield safe(f"{name}: {', '.join(facts)}")
-    errors = [] if before is None else list(before.errors)
+    errors = [] if before is None else before.errors
     for error in card.errors:
         if error not in errors:
             yield safe(f"{name}: {error}", "red")

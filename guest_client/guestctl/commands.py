@@ -10,7 +10,7 @@ import click
 
 from guest_client.guestctl import completion
 from guest_client.guestctl.options import Seconds, group_options, many_guests, one_guest, shared_options, stream_options, together
-from guest_client.guestctl.question import Chosen, Question, SortKey, Subject
+from guest_client.guestctl.question import SORTS, Chosen, Question, Subject
 from guest_client.guestctl.reading import read_question
 from guest_transport.logs import escape
 
@@ -95,7 +95,7 @@ def list_guests(context: click.Context, /, ids: tuple[str, ...], selectors: Any,
 @guestctl.command(short_help="The cards of all guests, the busiest first, live.", epilog=_MORE)
 @many_guests
 @click.option(
-    "--sort", type=click.Choice([each.value for each in SortKey]), default=SortKey.UTILIZATION.value, show_default=True,
+    "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True,
     help="Which cards come first; on a terminal the first letter of each word changes it.",
 )  # fmt: skip
 @stream_options
@@ -116,9 +116,7 @@ def top(
 
     q or Ctrl-C ends it. On something that is no terminal the table is printed once per interval.
     """
-    return read_question(
-        context, Subject.TOP, chosen=_chosen(ids, selectors), sort=SortKey(sort), interval_seconds=interval, count=count
-    )
+    return read_question(context, Subject.TOP, chosen=_chosen(ids, selectors), sort=sort, interval_seconds=interval, count=count)
 
 
 @guestctl.command(epilog=_MORE)

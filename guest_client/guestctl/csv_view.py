@@ -1,8 +1,9 @@
 """Answers as CSV for scripts and spreadsheets: a header, then one row per guest, card or container.
 
-Unset is an empty cell. Text of a server is one line without control characters, and one that a spreadsheet would take for a formula gets
-an apostrophe in front, because a guest chooses it. Columns are the contract's own names, taken from its descriptors, so that a new field of
-a card becomes a column without being listed here.
+Unset is an empty cell, and so is what is impossible: a spreadsheet adds up what it is given (JSON is the message untouched). Text of a
+server is one line without control characters, and one that a spreadsheet would take for a formula gets an apostrophe in front, because a
+guest chooses it. Columns are the contract's own names, taken from its descriptors, so that a new field of a card becomes a column without
+being listed here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from google.rpc import status_pb2
 from guest_api import guest_api_pb2
 from guest_client.guestctl.json_view import Json, view
 from guest_client.guestctl.statuses import code_name
+from guest_contract import card_values
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.logs import escape
 
@@ -50,11 +52,12 @@ def cards(guest_id: str, answer: guest_api_pb2.GpuInfoResponse, received: Json =
     """The same for the answer of one guest."""
     shown = view(answer)
     assert isinstance(shown, dict)  # noqa: S101 - a message with fields is an object
-    guest = [guest_id, received, "ok", "", *(shown[name] for name in _GUEST_FIELDS[4:])]
+    guest = [guest_id, received, "ok", card_values.missing(answer), *(shown[name] for name in _GUEST_FIELDS[4:])]
     found: list[Row] = []
     for card in answer.gpus:
         values = view(card)
         assert isinstance(values, dict)  # noqa: S101 - the same
+        values |= card_values.read(card).values
         found.append([*guest, *(values[name] for name in _CARD_FIELDS)])
     return found or [[*guest, *[None] * len(_CARD_FIELDS)]]
 

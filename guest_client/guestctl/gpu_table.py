@@ -15,16 +15,17 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl import cards, columns, statuses, units
+from guest_client.guestctl import cards, columns, statuses
 from guest_client.guestctl.cards import Card, safe
 from guest_client.guestctl.columns import Column
+from guest_contract import card_values, words
 
 # A guest's answer, or why there is none.
 Outcome: TypeAlias = guest_api_pb2.GpuInfoResponse | status_pb2.Status
 
 _GUEST = (Column("Guest"), Column("GPU"))
 _NAMES = (Column("UUID"), Column("PCI address"))
-_VALUES = tuple(Column(title, right=True) for title in ("GPU %", "Mem %", "Used", "Memory", "Temp", "Power"))
+_VALUES = tuple(Column(row.column, right=True) for row in cards.COLUMNS)
 _INDENT = "    "
 
 
@@ -41,13 +42,15 @@ class GpuTable:
         if found:
             yield from _card_lines(found, options.max_width)
         for guest, card in found:
+            if more := card.in_words(cards.BESIDE):
+                yield safe(f"{guest} GPU {card.index}: {', '.join(more)}")
             for error in card.errors:
                 yield safe(f"{guest} GPU {card.index}: {error}", "red")
 
     def _cards(self) -> Iterator[tuple[str, Card]]:
         for guest, outcome in self.outcomes.items():
             if isinstance(outcome, guest_api_pb2.GpuInfoResponse):
-                yield from ((guest, card) for card in outcome.gpus)
+                yield from ((guest, card) for card in cards.read(outcome.gpus))
 
 
 def guest_line(guest: str, outcome: Outcome) -> Text:
@@ -56,7 +59,7 @@ def guest_line(guest: str, outcome: Outcome) -> Text:
         return safe(f"{guest}: {statuses.in_words(outcome, guest)}", "red")
     facts = guest_facts(outcome)
     if outcome.HasField("sample_age_ms"):
-        facts.append(f"sampled {units.age(outcome.sample_age_ms)} ago")
+        facts.append(f"sampled {words.age(outcome.sample_age_ms)} ago")
     return safe(f"{guest}: {', '.join(facts)}", "red" if outcome.error else "")
 
 
@@ -71,7 +74,8 @@ def guest_facts(answer: guest_api_pb2.GpuInfoResponse) -> list[str]:
     count = f"{len(answer.gpus)} GPU{'' if len(answer.gpus) == 1 else 's'}"
     # Said only where it is on: everywhere else, and with an older agent that does not say, there is nothing to warn of.
     devtools = ["CC DevTools on"] if answer.cc_devtools else []
-    return [count, f"CC enabled {units.yes_no(enabled)}", f"CC ready {units.yes_no(ready)}", *devtools]
+    missing = [f"a card is missing ({words_of_it})"] if (words_of_it := card_values.missing(answer)) else []
+    return [count, *missing, f"CC enabled {words.yes_no(enabled)}", f"CC ready {words.yes_no(ready)}", *devtools]
 
 
 def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
@@ -79,13 +83,10 @@ def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
         (
             (safe(guest), Text(str(card.index))),
             (cards.uuid(card), cards.pci_address(card)),
-            (
-                cards.utilization(card), cards.memory_utilization(card), cards.memory_used(card), cards.memory_total(card),
-                cards.temperature(card), cards.power(card),
-            ),
+            tuple(card.cell(row) for row in cards.COLUMNS),
         )
         for guest, card in found
-    ]  # fmt: skip
+    ]
     one_line = _GUEST + _NAMES + _VALUES
     whole = [(*guest, *names, *values) for guest, names, values in rows]
     needed = columns.widths(one_line, whole)
@@ -109,6 +110,6 @@ def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
 
 
 def _paragraph(guest: str, card: Card) -> Text:
-    names = [name for name in (card.uuid, card.pci_bus_id) if name]
-    facts = ", ".join([*names, *cards.in_words(card)]) or "nothing is known"
+    names = [name for name in (card.message.uuid, card.message.pci_bus_id) if name]
+    facts = ", ".join([*names, *card.in_words(cards.COLUMNS)]) or "nothing is known"
     return Text.assemble(safe(f"{guest} GPU {card.index}", "bold"), ": ", safe(facts), overflow="fold")

@@ -12,7 +12,7 @@ from guest_client.errors import DeadlineError, LimitError, UnavailableError
 from guest_client.guestctl import opening, screen, standard_output, top_view
 from guest_client.guestctl.board import Board
 from guest_client.guestctl.following import Follower
-from guest_client.guestctl.question import Question, SortKey
+from guest_client.guestctl.question import SORTS, Question
 from guest_client.guestctl.remarks import UnknownFields
 from guest_client.guestctl.screen import Key
 
@@ -24,7 +24,7 @@ REDRAW_SECONDS = 1.0
 _LEAST_REDRAW_SECONDS = 0.1
 # Scrolling by a page keeps some lines in view.
 _KEPT_LINES = 6
-_SORT_KEYS = {key.value[0]: key for key in SortKey}
+_SORT_KEYS = {sort[0]: sort for sort in SORTS}
 
 
 class LiveTop:

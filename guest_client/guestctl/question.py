@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from guest_contract.card_fields import ROWS
+
 # Where the proxy listens unless its configuration says otherwise.
 DEFAULT_PROXY = "unix:/run/vmm-proxy/vmm-proxy.sock"
 
@@ -42,14 +44,10 @@ class Output(Enum):
     CSV = "csv"
 
 
-class SortKey(Enum):
-    """What `top` sorts cards by; the value is what --sort takes, its first letter the key that chooses it."""
-
-    UTILIZATION = "utilization"
-    MEMORY = "memory"
-    POWER = "power"
-    TEMPERATURE = "temperature"
-    GUEST = "guest"
+# What `top` sorts cards by: the value is what --sort takes, its first letter the key that chooses it.
+SORTABLE = tuple(row for row in ROWS if row.sort)
+BY_GUEST = "guest"
+SORTS = (*(row.sort for row in SORTABLE), BY_GUEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,5 +87,5 @@ class Question:
     # Of `top` and `watch` alone.
     interval_seconds: float = 5.0
     count: int | None = None
-    sort: SortKey = SortKey.UTILIZATION
+    sort: str = SORTS[0]
     changes_only: bool = True

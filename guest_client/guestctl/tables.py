@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl import standard_output, units
+from guest_client.guestctl import standard_output
 from guest_client.guestctl.cards import safe
 from guest_client.guestctl.gpu_table import GpuTable
-from guest_client.guestctl.units import ABSENT
+from guest_contract import words
+from guest_contract.words import UNKNOWN
 from guest_fleet.v1 import fleet_pb2
 
 # Wider than any line that we write: 1024 cards are rows, not columns, and the longest text of a guest is an error of 1 KiB.
@@ -72,21 +73,20 @@ def _guest_info(info: guest_api_pb2.GuestInfo) -> Table:
 
 
 def _system(info: guest_api_pb2.SystemInfo) -> Group:
-    loads = (("1min", info.loadavg_one), ("5min", info.loadavg_five), ("15min", info.loadavg_fifteen))
     facts = _facts(
         ("System", f"{info.os_name} {info.os_version}".strip()),
         ("Kernel", info.kernel_version),
         ("Processor", f"{info.cpu_model} x {info.num_cpus}" if info.num_cpus else info.cpu_model),
-        ("Load", ", ".join(f"{name}: {units.load(value)}" for name, value in loads)),
-        ("Uptime", units.duration(info.uptime)),
-        ("Memory", f"{units.size(info.used_memory)} used, {units.size(info.available_memory)} available"),
-        ("", f"{units.size(info.free_memory)} free of {units.size(info.total_memory)}"),
-        ("Swap", f"{units.size(info.used_swap)} used, {units.size(info.free_swap)} free of {units.size(info.total_swap)}"),
+        ("Load", words.load(info.loadavg_one, info.loadavg_five, info.loadavg_fifteen)),
+        ("Uptime", words.duration(info.uptime)),
+        ("Memory", f"{words.size(info.used_memory)} used, {words.size(info.available_memory)} available"),
+        ("", f"{words.size(info.free_memory)} free of {words.size(info.total_memory)}"),
+        ("Swap", f"{words.size(info.used_swap)} used, {words.size(info.free_swap)} free of {words.size(info.total_swap)}"),
     )
     disks = _table("Disk", "Mounted on", ">Free", ">Size")
     for disk in info.disks:
         disks.add_row(
-            safe(disk.name), safe(disk.mount_point), Text(units.size(disk.free_size)), Text(units.size(disk.total_size))
+            safe(disk.name), safe(disk.mount_point), Text(words.size(disk.free_size)), Text(words.size(disk.total_size))
         )
     return Group(facts, disks) if info.disks else Group(facts)
 
@@ -100,8 +100,8 @@ def _network(info: guest_api_pb2.NetworkInformation) -> Group:
     table = _table("Interface", "Addresses", ">Received", ">Sent", ">Errors in", ">Errors out")
     for each in info.interfaces:
         addresses = ", ".join(f"{address.address}/{address.prefix}" for address in each.addresses)
-        row = (addresses, units.size(each.rx_bytes), units.size(each.tx_bytes), str(each.rx_errors), str(each.tx_errors))
-        table.add_row(safe(each.name), *(safe(cell or ABSENT) for cell in row))
+        row = (addresses, words.size(each.rx_bytes), words.size(each.tx_bytes), str(each.rx_errors), str(each.tx_errors))
+        table.add_row(safe(each.name), *(safe(cell or UNKNOWN) for cell in row))
     return Group(facts, table) if info.interfaces else Group(facts)
 
 
@@ -111,8 +111,8 @@ def _containers(answer: guest_api_pb2.ListContainersResponse) -> RenderableType:
     table = _table("Container", "Name", "Image", "State", "Status", "Created")
     for each in answer.containers:
         names = ", ".join(name.removeprefix("/") for name in each.names)
-        row = (each.id[:12], names, each.image, each.state, each.status, units.moment(each.created))
-        table.add_row(*(safe(cell or ABSENT) for cell in row))
+        row = (each.id[:12], names, each.image, each.state, each.status, words.moment(each.created))
+        table.add_row(*(safe(cell or UNKNOWN) for cell in row))
     return table
 
 
@@ -121,11 +121,11 @@ def _guests(answer: fleet_pb2.ListGuestsResponse) -> RenderableType:
         return Text("the proxy knows no guests")
     table = _table("Guest", "State", "Last contact", "Agent", "Labels", "Address")
     for guest in answer.guests:
-        contact = units.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else ABSENT
+        contact = words.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else UNKNOWN
         labels = ", ".join(f"{key}={guest.labels[key]}" for key in sorted(guest.labels))
         state = _STATES.get(guest.state, Text("unknown"))
         table.add_row(
-            safe(guest.id), state, *(safe(cell or ABSENT) for cell in (contact, guest.agent_version, labels, guest.address))
+            safe(guest.id), state, *(safe(cell or UNKNOWN) for cell in (contact, guest.agent_version, labels, guest.address))
         )
     return table
 
@@ -142,7 +142,7 @@ def _facts(*facts: tuple[str, str]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, Group(*_lines(value)) if value else ABSENT)
+        table.add_row(name, Group(*_lines(value)) if value else UNKNOWN)
     return table
 
 

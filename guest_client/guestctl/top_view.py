@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from guest_client.guestctl import cards, columns, statuses, units
-from guest_client.guestctl.board import Board, CardReadings, Entry
+from guest_client.guestctl import cards, columns, statuses
+from guest_client.guestctl.board import Board, Entry
 from guest_client.guestctl.cards import Card, safe
 from guest_client.guestctl.columns import Column
-from guest_client.guestctl.question import SortKey
+from guest_client.guestctl.question import SORTS
 from guest_client.guestctl.standard_output import Size
-from guest_client.guestctl.units import ABSENT
+from guest_contract import card_sums, words
+from guest_contract.card_fields import FIELDS, Field
+from guest_contract.words import UNKNOWN
 
 _BAR_CELLS = 10
 # A longer guest id is cut before a column is left out for it; to fewer cells when nothing is left to leave out.
@@ -26,7 +28,9 @@ _LEAST_GUEST_CELLS = 8
 _TROUBLE_SHARE = 4
 # Totals, titles of the columns, and the line of keys.
 _OWN_LINES = 3
-KEYS = "q quit  u utilization  m memory  p power  t temperature  g guest  arrows scroll"
+KEYS = "  ".join(["q quit", *(f"{sort[0]} {sort}" for sort in SORTS), "arrows scroll"])
+# What the bar of a card and the first of the totals show.
+_LOAD = FIELDS["utilization_gpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +42,15 @@ class Shown:
     left_out: int = 0
 
 
+def _value(row: Field) -> Shown:
+    return Shown(Column(row.column, right=True), lambda _board, _entry, card: card.cell(row), row.left_out)
+
+
 _COLUMNS = (
     Shown(Column("Guest"), lambda _board, entry, _card: safe(entry.guest_id)),
     Shown(Column("GPU", right=True), lambda _board, _entry, card: Text(str(card.index))),
     Shown(Column("Load"), lambda _board, _entry, card: _bar(card), 2),
-    Shown(Column("GPU %", right=True), lambda _board, _entry, card: cards.utilization(card)),
-    Shown(Column("Mem %", right=True), lambda _board, _entry, card: cards.memory_utilization(card), 5),
-    Shown(Column("Used", right=True), lambda _board, _entry, card: cards.memory_used(card), 8),
-    Shown(Column("Memory", right=True), lambda _board, _entry, card: cards.memory_total(card), 4),
-    Shown(Column("Temp", right=True), lambda _board, _entry, card: cards.temperature(card), 6),
-    Shown(Column("Power", right=True), lambda _board, _entry, card: cards.power(card), 9),
+    *map(_value, cards.COLUMNS),
     Shown(Column("Age", right=True), lambda board, entry, _card: Text(_age(board, entry)), 7),
     Shown(Column("PCI address"), lambda _board, _entry, card: cards.pci_address(card), 3),
     Shown(Column("UUID"), lambda _board, _entry, card: cards.uuid(card), 1),
@@ -63,7 +66,7 @@ class Frame:
     last_offset: int
 
 
-def frame(board: Board, sort: SortKey, offset: int, size: Size, notice: str) -> Frame:
+def frame(board: Board, sort: str, offset: int, size: Size, notice: str) -> Frame:
     """What a terminal of `size` shows when `offset` cards are scrolled past; `notice` is trouble with the proxy itself."""
     trouble = _trouble(board, max((size.lines - _OWN_LINES) // _TROUBLE_SHARE, 2))
     quiet = [_quiet_line(entry) for entry in board.entries() if entry.quiet]
@@ -77,11 +80,11 @@ def frame(board: Board, sort: SortKey, offset: int, size: Size, notice: str) -> 
     body = [*rows, *below]
     body += [Text()] * (room + 1 - len(body))
     shown = f"{offset + 1}-{min(offset + room, len(found) + len(quiet))} of {len(found) + len(quiet)}" if last_offset else ""
-    keys = Text(f"by {sort.value}  {shown}{'  ' if shown else ''}{KEYS}", "reverse", no_wrap=True, overflow="ellipsis")
+    keys = Text(f"by {sort}  {shown}{'  ' if shown else ''}{KEYS}", "reverse", no_wrap=True, overflow="ellipsis")
     return Frame([*head, *body, keys], last_offset)
 
 
-def snapshot(board: Board, sort: SortKey, width: int) -> list[Text]:
+def snapshot(board: Board, sort: str, width: int) -> list[Text]:
     """The same for something that is no terminal: everything, once."""
     quiet = [_quiet_line(entry) for entry in board.entries() if entry.quiet]
     return [totals(board), *_trouble(board, len(board.entries())), *card_lines(board, board.cards(sort), width), *quiet]
@@ -91,31 +94,24 @@ def totals(board: Board) -> Text:
     """One line about the whole fleet."""
     entries = board.entries()
     failing = sum(entry.failed for entry in entries)
-    found = [card for entry in entries for card in entry.cards]
+    sums = card_sums.together(entry.sums for entry in entries)
     text = Text(_count(len(entries), "guest"), no_wrap=True, overflow="ellipsis")
     if failing:
         text.append(f", {failing} failing", "red")
-    text.append(f"; {_count(len(found), 'GPU')}")
-    loads = [card.utilization for card in found if card.utilization is not None]
-    used = [card for card in found if card.memory_used_bytes is not None and card.memory_total_bytes is not None]
-    powers = [card.power_mw for card in found if card.power_mw is not None]
-    if loads:
-        text.append(f", at {sum(loads) / len(loads):.0f} %")
-    if used:
-        whole = units.size(sum(card.memory_total_bytes or 0 for card in used))
-        text.append(f", {units.size(sum(card.memory_used_bytes or 0 for card in used))} of {whole}")
-    if powers:
-        text.append(f", {units.power(sum(powers))}")
+    text.append(f"; {_count(sums.cards, 'GPU')}")
+    for each in sums.said() if sums.cards else ():
+        name = "at " if each.field is _LOAD else "" if each.number != UNKNOWN else f"{each.title.lower()} "
+        text.append(f", {name}{str(each).replace(' / ', ' of ')}")
     return text
 
 
-def card_lines(board: Board, found: Sequence[tuple[Entry, CardReadings]], width: int) -> list[Text]:
+def card_lines(board: Board, found: Sequence[tuple[Entry, Card]], width: int) -> list[Text]:
     """Titles and one line per card, of as many columns as fit."""
     shown = list(_COLUMNS)
-    rows = [[each.cell(board, entry, readings.card) for each in shown] for entry, readings in found]
+    rows = [[each.cell(board, entry, card) for each in shown] for entry, card in found]
     if not rows:
         return []
-    if not any(readings.card.errors for _, readings in found):
+    if not any(card.errors for _, card in found):
         rows = [row[:-1] for row in rows]
         shown.pop()
     needed = columns.widths([each.column for each in shown], rows)
@@ -133,22 +129,22 @@ def card_lines(board: Board, found: Sequence[tuple[Entry, CardReadings]], width:
 
 
 def _trouble(board: Board, limit: int) -> list[Text]:
-    failing = [entry for entry in board.entries() if entry.failed]
+    failing = [entry for entry in board.entries() if entry.failed or entry.missing]
     shown = failing if len(failing) <= limit else failing[: limit - 1]
     lines = [_trouble_line(board, entry) for entry in shown]
     if len(failing) > len(shown):
-        lines.append(Text(f"and {_count(len(failing) - len(shown), 'more guest')} failing", "red", no_wrap=True))
+        lines.append(Text(f"and {_count(len(failing) - len(shown), 'more guest')} in trouble", "red", no_wrap=True))
     return lines
 
 
 def _trouble_line(board: Board, entry: Entry) -> Text:
     answer = entry.answer
     if answer is not None:
-        reason = f"GPUs unknown: {answer.error}"
+        reason = f"GPUs unknown: {answer.error}" if answer.error else f"a card is missing ({entry.missing})"
     else:
         reason = statuses.in_words(entry.outcome.status, entry.guest_id) if entry.outcome is not None else ""
     age = board.age_seconds(entry) if answer is None else None
-    ago = "" if age is None else f" (last sample {units.duration(int(age))} old)"
+    ago = "" if age is None else f" (last sample {words.duration(int(age))} old)"
     line = safe(f"{entry.guest_id}: {reason}{ago}", "red")
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
@@ -166,19 +162,20 @@ def _quiet_line(entry: Entry) -> Text:
 
 
 def _bar(card: Card) -> Text:
-    if not card.HasField("utilization_gpu"):
+    load = card.number(_LOAD)
+    if load is None:
         return Text(" " * _BAR_CELLS)
-    full = min(round(card.utilization_gpu * _BAR_CELLS / 100), _BAR_CELLS)
+    full = round(load * _BAR_CELLS / 100)
     return Text.assemble(("|" * full, "green"), "." * (_BAR_CELLS - full))
 
 
 def _errors(card: Card) -> Text:
-    return Text(str(len(card.errors)), "red") if card.errors else Text(ABSENT)
+    return Text(str(len(card.errors)), "red") if card.errors else Text(UNKNOWN)
 
 
 def _age(board: Board, entry: Entry) -> str:
     age = board.age_seconds(entry)
-    return ABSENT if age is None else units.duration(int(age))
+    return UNKNOWN if age is None else words.duration(int(age))
 
 
 def _count(number: int, what: str) -> str:

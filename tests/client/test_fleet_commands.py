@@ -13,6 +13,8 @@ import pytest
 
 from guest_api import guest_api_pb2
 from guest_client.guestctl.cli import run
+from guest_contract import words
+from guest_contract.card_fields import GUESTCTL, ROWS, Field
 from tests.client.fake_proxy import Fleet, Guest
 
 GpuDevice = guest_api_pb2.GpuDevice
@@ -97,9 +99,59 @@ def test_csv_of_all_guests_has_the_contracts_names_and_empty_cells_for_unset(
 
 
 def test_csv_is_exact_for_the_largest_numbers(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
-    fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=2**32 - 1, memory_used_bytes=2**64 - 1, errors=["a: b", "c: d"])]))
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=2**32 - 1, memory_used_bytes=2**56 - 1, errors=["a: b", "c: d"])]))
     (row,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
-    assert (row["index"], row["memory_used_bytes"], row["errors"]) == ("4294967295", "18446744073709551615", "a: b; c: d")
+    assert (row["index"], row["memory_used_bytes"], row["errors"]) == ("4294967295", "72057594037927935", "a: b; c: d")
+
+
+IMPOSSIBLE = {"utilization_gpu": 4_000_000_000, "power_usage_mw": 2**32 - 1, "memory_used_bytes": 2**64 - 1}
+
+
+def test_an_impossible_number_is_unknown_in_csv_tables_and_sums_and_untouched_in_json(
+    capsys: pytest.CaptureFixture[str], fleet: Fleet
+) -> None:
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, temperature_c=31, **IMPOSSIBLE)]))  # type: ignore[arg-type] # by name
+    (row,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    assert ({row[name] for name in IMPOSSIBLE}, row["temperature_c"]) == ({""}, "31")
+    shown = _out(capsys, "gpu", "vm1")
+    assert "34 %" not in shown
+    assert "power: 4294967295 mW is over 5000000" in shown
+    for form in (("gpu", "vm1"), ("top", "vm1", "--count", "1"), ("watch", "vm1", "--count", "1")):
+        cells = [line for line in _out(capsys, *form).splitlines() if "31 °C" in line]
+        assert len(cells) == 1
+        assert not any(str(value) in cells[0] or "PB" in cells[0] for value in IMPOSSIBLE.values())
+    assert "at –, memory –, power –" in _out(capsys, "top", "vm1", "--count", "1")  # noqa: RUF001 - what the totals show
+    (card,) = json.loads(_out(capsys, "gpu", "vm1", "-o", "json"))["gpus"]
+    assert {name: card[name] for name in IMPOSSIBLE} == IMPOSSIBLE
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if GUESTCTL not in row.not_on], ids=lambda row: row.name)
+@pytest.mark.parametrize("form", [("gpu", "vm1"), ("top", "vm1", "--count", "1"), ("watch", "vm1", "--count", "1")])
+def test_a_row_of_the_table_is_in_guestctl(
+    capsys: pytest.CaptureFixture[str], fleet: Fleet, row: Field, form: tuple[str, ...]
+) -> None:
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, **{row.name: row.most})]))  # type: ignore[arg-type] # by name
+    shown = _out(capsys, *form)
+    assert words.say(row, row.most) in shown or (form[0] == "top" and not row.column)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_of_the_table_is_in_csv(capsys: pytest.CaptureFixture[str], fleet: Fleet, row: Field) -> None:
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, **{row.name: row.most})]))  # type: ignore[arg-type] # by name
+    (found,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    assert found[row.name] == str(row.most)
+
+
+def test_a_card_that_the_driver_lost_is_missed_in_gpu_top_watch_and_csv(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
+    seen = [GpuDevice(index=index, utilization_gpu=1) for index in range(7)]
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=seen, pci_devices=8))
+    remark = "8 on the PCI bus, 7 seen by the driver"
+    for form in (("gpu", "vm1"), ("gpu", "--all"), ("top", "vm1", "--count", "1"), ("watch", "vm1", "--count", "1")):
+        assert remark in _out(capsys, *form), form
+    rows = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    assert [(row["status"], row["reason"]) for row in rows] == [("ok", remark)] * 7
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=seen, pci_devices=7))
+    assert "PCI bus" not in _out(capsys, "gpu", "vm1")
 
 
 def test_the_list_and_containers_are_csv_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +278,7 @@ def test_top_without_a_terminal_prints_whole_tables(capsys: pytest.CaptureFixtur
     busy = GpuDevice(index=1, utilization_gpu=97, memory_used_bytes=1024, memory_total_bytes=2048, power_usage_mw=1000)
     fleet.guests["vm3"] = Guest(GpuInfo(gpus=[GpuDevice(index=0), busy], sample_age_ms=1000))
     lines = _out(capsys, "top", "--count", "1").splitlines()
-    assert lines[0] == "4 guests, 1 failing; 3 GPUs, at 48 %, 1.00 KB of 2.00 KB, 1.0 W"
+    assert lines[0] == "4 guests, 1 failing; 3 GPUs, at 48 % (2 of 3), 1.00 KB of 2.00 KB (1 of 3), 1.0 W (1 of 3)"
     assert lines[1] == "vm0: unavailable: unreachable"
     assert [line.split()[:2] for line in lines[2:6]] == [["Guest", "GPU"], ["vm3", "1"], ["vm1", "0"], ["vm3", "0"]]
     assert lines[6] == "vm2: no NVIDIA GPU"

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
 from guest_contract import card_sums
-from guest_contract.card_sums import CardSums
+from guest_contract.card_sums import NO_CARDS, CardSums
 from vmm_proxy.directory import GuestEntry
 from vmm_proxy.statuses import CallError
 
@@ -67,13 +67,13 @@ class LastKnown:
     # What the page makes of all this (guest_lines).
     lines: object = None
     # The sums of the answer that they were made from.
-    _sums: tuple[GpuInfoResponse | None, CardSums] = (None, CardSums())
+    _sums: tuple[GpuInfoResponse | None, CardSums] = (None, NO_CARDS)
 
     def card_sums(self, now: float) -> CardSums:
         """The sums of its cards, if they are young enough to be shown; added up once for each answer."""
         gpus = self.gpus.shown(now)
         if gpus is not self._sums[0]:
-            self._sums = (gpus, card_sums.of_cards(gpus.gpus) if gpus else CardSums())
+            self._sums = (gpus, card_sums.of_cards(gpus.gpus) if gpus else NO_CARDS)
         return self._sums[1]
 
     @property
