@@ -93,15 +93,29 @@ _COLUMNS = operator.attrgetter(*_NAMES, *IDENTITY)
 
 def judged_columns(devices: Sequence[GpuDevice]) -> Columns:
     """What stands of the devices' values: None for what is unset or impossible; after the rows' columns those of IDENTITY."""
+    columns = _possible_columns(devices)
+    return _one_by_one(devices) if columns is None else columns
+
+
+def read_all(devices: Sequence[GpuDevice]) -> list[CardValues]:
+    """The values of each device, judged."""
+    columns = _possible_columns(devices)
+    if columns is None:
+        return [read(device) for device in devices]
+    return [CardValues(dict(zip(_NAMES, values, strict=True)), ()) for values in zip(*columns[: len(_NAMES)], strict=True)]
+
+
+def _possible_columns(devices: Sequence[GpuDevice]) -> Columns | None:
+    """The columns if every value that is set is possible; None where one may not be, so that each card must be judged for itself."""
     if not devices:
         return [()] * (len(_NAMES) + len(IDENTITY))
     # Loops in C, a guest at a time: with a line of Python for each value a fleet's page took a sixth longer (measured).
     columns: list[Sequence[Any]] = list(zip(*map(_COLUMNS, devices), strict=True))
     if any([max(columns[at]) > most for at, most in _MOST]) or (_UNUSUAL and _is_unusual(columns)):  # noqa: C419 - a list is quicker
-        return _one_by_one(devices, columns)
+        return None
     for check in _CHECKS:
         if _may_contradict(columns, check):
-            return _one_by_one(devices, columns)
+            return None
     for at, name in enumerate(_NAMES):
         if not all(columns[at]):
             # A field that is unset reads as 0 or empty; only then is it looked at more closely.
@@ -109,7 +123,7 @@ def judged_columns(devices: Sequence[GpuDevice]) -> Columns:
                 value or (value if _is_set(of, name) else None) for value, of in zip(columns[at], devices, strict=True)
             ]
             if ROWS[at].least > 0 and any(value is not None and not value for value in columns[at]):
-                return _one_by_one(devices, columns)
+                return None
     return columns
 
 
@@ -126,7 +140,7 @@ def _may_contradict(columns: Columns, check: AtMost) -> bool:
     return any(map(operator.gt, together, whole if check.times == 1 else [check.times * each for each in whole]))
 
 
-def _one_by_one(devices: Sequence[GpuDevice], columns: Columns) -> Columns:
-    """The same of cards of which something looks odd: it may be an unset whole, so each is judged for itself."""
+def _one_by_one(devices: Sequence[GpuDevice]) -> Columns:
     judged = [read(device).values for device in devices]
-    return [*([values[name] for values in judged] for name in _NAMES), *columns[len(_NAMES) :]]
+    identities = zip(*map(operator.attrgetter(*IDENTITY), devices), strict=True)
+    return [*([values[name] for values in judged] for name in _NAMES), *identities]

@@ -119,6 +119,7 @@ def test_many_cards_are_judged_as_each_alone(cards: list[list[int | None]]) -> N
     alone = [card_values.read(device).values for device in devices]
     for name, at in card_values.COLUMN_OF.items():
         assert list(columns[at]) == [values[name] for values in alone]
+    assert card_values.read_all(devices) == [card_values.read(device) for device in devices]
 
 
 def test_judging_leaves_the_message_as_it_came() -> None:

@@ -89,7 +89,7 @@ def guest_rows(entry: GuestEntry, known: LastKnown | None, history: History, now
     """The rows of one guest; `known` is None for one that is stopped."""
     gpus = known.gpus.shown(now) if known else None
     devices = gpus.gpus[:CARDS_LIMIT] if gpus else ()
-    judged = [card_values.read(device) for device in devices]
+    judged = card_values.read_all(devices)
     cards = tuple(_card_row(device, card, history.of(entry.id, device)) for device, card in zip(devices, judged, strict=True))
     state = _state(known)
     note = "" if cards else _note(known, gpus)
