@@ -67,7 +67,9 @@ def moment(unix_seconds: int) -> str:
 
 
 def given_and_seen(given: int, seen: int) -> str:
-    """What is said where the driver shows fewer cards than the bus has."""
+    """What is said where the driver shows fewer cards than the bus has; empty where it does not."""
+    if seen >= given:
+        return ""
     return f"{given} on the PCI bus, {seen} seen by the driver"
 
 

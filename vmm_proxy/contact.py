@@ -36,6 +36,9 @@ class Contact:
     agent_version: str = ""
     # Whether Info was asked for on the proxy's own account.
     looked: bool = False
+    # Cards by the driver and on the PCI bus, by the last answer about GPUs; None is unknown.
+    gpus: int | None = None
+    pci_devices: int | None = None
 
     def note(self, guest_id: str, outcome: Outcome, now: float) -> None:
         """A call ended with `outcome` at `now` (epoch seconds); a guest that comes or goes is one line in the log."""
@@ -50,5 +53,9 @@ class Contact:
             else:
                 log.info("guest %s: answers", guest_id)
             self.reach = reach
-        if isinstance(outcome, Answer) and isinstance(outcome.message, guest_api_pb2.GuestInfo):
-            self.agent_version = plain(outcome.message.version, VERSION_LIMIT_BYTES)
+        message = outcome.message if isinstance(outcome, Answer) else None
+        if isinstance(message, guest_api_pb2.GuestInfo):
+            self.agent_version = plain(message.version, VERSION_LIMIT_BYTES)
+        if isinstance(message, guest_api_pb2.GpuInfoResponse):
+            self.gpus = None if message.error else len(message.gpus)
+            self.pci_devices = message.pci_devices if message.HasField("pci_devices") else None

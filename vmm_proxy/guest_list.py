@@ -63,6 +63,8 @@ class GuestList:
             labels=entry.labels,
             state=_STATES[contact.reach] if entry.running else fleet_pb2.GUEST_STATE_STOPPED,
             agent_version=contact.agent_version,
+            gpus=contact.gpus,
+            pci_devices=contact.pci_devices,
         )
         if contact.answered_at is not None:
             guest.last_contact.FromMilliseconds(round(contact.answered_at * 1000))

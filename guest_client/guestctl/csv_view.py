@@ -28,7 +28,7 @@ _CARD_FIELDS = [field.name for field in guest_api_pb2.GpuDevice.DESCRIPTOR.field
 # First what is true of the guest, then of the card.
 _GUEST_FIELDS = ["guest_id", "received_at", "status", "reason", "error", "cc_enabled", "cc_ready", "cc_devtools", "sample_age_ms"]
 CARD_COLUMNS = [*_GUEST_FIELDS, *_CARD_FIELDS]
-_LIST_COLUMNS = ["id", "state", "last_contact", "agent_version", "labels", "address"]
+_LIST_COLUMNS = ["id", "state", "last_contact", "agent_version", "labels", "address", "gpus", "pci_devices"]
 _CONTAINER_COLUMNS = [field.name for field in guest_api_pb2.Container.DESCRIPTOR.fields]
 _FORMULA = ("=", "+", "-", "@")
 

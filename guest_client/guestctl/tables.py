@@ -120,14 +120,21 @@ def _guests(answer: fleet_pb2.ListGuestsResponse) -> RenderableType:
     if not answer.guests:
         return Text("the proxy knows no guests")
     table = _table("Guest", "State", "Last contact", "Agent", "Labels", "Address")
+    remarks: list[Text] = []
     for guest in answer.guests:
+        if (
+            guest.HasField("gpus")
+            and guest.HasField("pci_devices")
+            and (missing := words.given_and_seen(guest.pci_devices, guest.gpus))
+        ):
+            remarks.append(safe(f"{guest.id}: a card is missing ({missing})", "red"))
         contact = words.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else UNKNOWN
         labels = ", ".join(f"{key}={guest.labels[key]}" for key in sorted(guest.labels))
         state = _STATES.get(guest.state, Text("unknown"))
         table.add_row(
             safe(guest.id), state, *(safe(cell or UNKNOWN) for cell in (contact, guest.agent_version, labels, guest.address))
         )
-    return table
+    return Group(table, *remarks)
 
 
 def _table(*columns: str) -> Table:

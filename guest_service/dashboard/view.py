@@ -79,7 +79,7 @@ class ContainerView:
 def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) -> GpuView:
     """The GPU section from the last outcome."""
     seen = len(reply.gpus)
-    lost = pci_devices is not None and ready and not reply.error and seen < pci_devices
+    shown = ready and not reply.error
     return GpuView(
         waiting=not ready,
         error=formats.text(reply.error),
@@ -88,7 +88,7 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
         cc_ready=words.yes_no(reply.cc_ready if reply.HasField("cc_ready") else None),
         devtools=reply.cc_devtools,
         cards=tuple(card_view(device) for device in reply.gpus),
-        missing=words.given_and_seen(pci_devices, seen) if lost and pci_devices is not None else "",
+        missing=words.given_and_seen(pci_devices, seen) if shown and pci_devices is not None else "",
     )
 
 

@@ -31,6 +31,8 @@ class Guest:
     labels: dict[str, str] = field(default_factory=dict)
     refuses_with: tuple[grpc.StatusCode, str] | None = None
     samples: int = 1
+    # Cards by the driver and on the bus, as a list of guests tells them.
+    listed_cards: tuple[int | None, int | None] = (None, None)
     shut_down: bool = False
 
 
@@ -152,6 +154,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                     id=vm_id,
                     labels=guest.labels,
                     state=fleet_pb2.GUEST_STATE_UNREACHABLE if guest.refuses_with else fleet_pb2.GUEST_STATE_SERVING,
+                    gpus=guest.listed_cards[0],
+                    pci_devices=guest.listed_cards[1],
                 )
                 for vm_id, guest in page
             ]

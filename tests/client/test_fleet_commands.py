@@ -154,6 +154,17 @@ def test_a_card_that_the_driver_lost_is_missed_in_gpu_top_watch_and_csv(capsys: 
     assert "PCI bus" not in _out(capsys, "gpu", "vm1")
 
 
+def test_a_list_says_which_guest_misses_a_card(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
+    fleet.guests["vm1"].listed_cards = (7, 8)
+    assert "vm1: a card is missing (8 on the PCI bus, 7 seen by the driver)" in _out(capsys, "list")
+    assert [(row["id"], row["gpus"], row["pci_devices"]) for row in _rows(_out(capsys, "list", "-o", "csv"))] == [
+        ("vm1", "7", "8"),
+        ("vm2", "", ""),
+    ]
+    fleet.guests["vm1"].listed_cards = (8, 8)
+    assert "missing" not in _out(capsys, "list")
+
+
 def test_the_list_and_containers_are_csv_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(row["id"], row["state"], row["labels"]) for row in _rows(_out(capsys, "list", "-o", "csv"))] == [
         ("vm1", "serving", "rack=a"),

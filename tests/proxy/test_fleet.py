@@ -66,6 +66,29 @@ async def test_a_list_shows_who_serves_who_does_not_and_who_is_stopped(proxy: Pr
         assert up.address == guest.address, "over a Unix socket the caller is an administrator"
 
 
+async def test_a_list_says_how_many_cards_a_guest_last_told_of_and_how_many_are_on_its_bus(proxy: Proxy, sockets: Path) -> None:
+    answer = guest_api_pb2.GpuInfoResponse(sample_age_ms=5, pci_devices=8)
+    answer.gpus.extend(guest_api_pb2.GpuDevice(index=index) for index in range(7))
+
+    async def told(stream: Stream) -> None:
+        info = stream.path.endswith("/Info")
+        await stream.answer((guest_api_pb2.GuestInfo() if info else answer).SerializeToString())
+
+    async with raw_guest(str(sockets / "g"), told) as guest:
+        proxy.add("vm1", guest.address)
+        (before,) = await listed(proxy)
+        assert not before.HasField("gpus")
+        assert not before.HasField("pci_devices")
+        await collected(proxy)
+        (after,) = await listed(proxy)
+        assert (after.gpus, after.pci_devices) == (7, 8)
+        answer.ClearField("gpus")
+        answer.error = "NVIDIA driver is not loaded"
+        await collected(proxy)
+        (unknown,) = await listed(proxy)
+        assert not unknown.HasField("gpus")
+
+
 async def test_a_black_holed_guest_does_not_hold_a_list_up(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)

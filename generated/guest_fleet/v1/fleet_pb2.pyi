@@ -114,6 +114,8 @@ class Guest(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     LAST_CONTACT_FIELD_NUMBER: _builtins.int
     AGENT_VERSION_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    PCI_DEVICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The VM's id."""
     address: _builtins.str
@@ -122,6 +124,10 @@ class Guest(_message.Message):
     """Reachability."""
     agent_version: _builtins.str
     """Version that the guest's agent told; empty while unknown."""
+    gpus: _builtins.int
+    """Cards in the guest's last answer about its GPUs that came through this proxy; unset if none came, or it said that they are unknown."""
+    pci_devices: _builtins.int
+    """NVIDIA cards on the guest's PCI bus, by the same answer; more of them than gpus are cards that the driver lost."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The directory's labels of this guest; a guest cannot set them."""
@@ -139,12 +145,21 @@ class Guest(_message.Message):
         state: Global___GuestState.ValueType = ...,
         last_contact: _timestamp_pb2.Timestamp | None = ...,
         agent_version: _builtins.str = ...,
+        gpus: _builtins.int | None = ...,
+        pci_devices: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_contact", b"last_contact"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_pci_devices", b"_pci_devices", "gpus", b"gpus", "last_contact", b"last_contact", "pci_devices", b"pci_devices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "id", b"id", "labels", b"labels", "last_contact", b"last_contact", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_pci_devices", b"_pci_devices", "address", b"address", "agent_version", b"agent_version", "gpus", b"gpus", "id", b"id", "labels", b"labels", "last_contact", b"last_contact", "pci_devices", b"pci_devices", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__gpus: _TypeAlias = _typing.Literal["gpus"]  # noqa: Y015
+    _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
+    _WhichOneofReturnType__pci_devices: _TypeAlias = _typing.Literal["pci_devices"]  # noqa: Y015
+    _WhichOneofArgType__pci_devices: _TypeAlias = _typing.Literal["_pci_devices", b"_pci_devices"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus) -> _WhichOneofReturnType__gpus | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pci_devices) -> _WhichOneofReturnType__pci_devices | None: ...
 
 Global___Guest: _TypeAlias = Guest  # noqa: Y015
 
