@@ -21,7 +21,7 @@ from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
 from guest_transport.dialing import DialTarget
-from guest_transport.options import channel_options
+from guest_transport.options import CLIENT_REPLY_LIMIT_BYTES, channel_options
 from guest_transport.tls import ClientTls
 
 
@@ -132,7 +132,7 @@ class AsyncChannelCaller(AsyncCaller):
             raise ClientClosedError(f"the client of {self.address} is closed")
         if self._channel is None:
             _keep_grpc_running()
-            options = channel_options(self.address)
+            options = channel_options(self.address, reply_limit_bytes=CLIENT_REPLY_LIMIT_BYTES)
             self._target = dial(self.address)
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=options)

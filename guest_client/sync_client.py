@@ -19,7 +19,7 @@ from guest_client.dialing import BlockingDialTarget, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
-from guest_transport.options import channel_options
+from guest_transport.options import CLIENT_REPLY_LIMIT_BYTES, channel_options
 from guest_transport.tls import ClientTls
 
 
@@ -114,7 +114,7 @@ class SyncChannelCaller(SyncCaller):
                 raise ClientClosedError(f"the client of {self.address} is closed")
             if self._channel is None:
                 credentials = channel_credentials(self._tls) if self._tls is not None else None
-                options = channel_options(self.address)
+                options = channel_options(self.address, reply_limit_bytes=CLIENT_REPLY_LIMIT_BYTES)
                 self._target = BlockingDialTarget(self.address)
                 if credentials is None:
                     self._channel = grpc.insecure_channel(self._target.grpc_target, options=options)

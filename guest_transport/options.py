@@ -12,6 +12,8 @@ Options = list[tuple[str, int | str]]
 
 # A guest's reply over this is refused (contract: RESOURCE_EXHAUSTED); 1024 GPUs take about 200 KiB.
 REPLY_LIMIT_BYTES = 1024 * 1024
+# What clients of ours take: more than any message that a server of ours sends, also one that grew by being encoded anew.
+CLIENT_REPLY_LIMIT_BYTES = 4 * REPLY_LIMIT_BYTES
 # Every request of the contract is an id or empty; 64 KiB leaves room for a selector with a thousand ids.
 REQUEST_LIMIT_BYTES = 64 * 1024
 # A dead peer is noticed within two of these; more often would wake idle guests for nothing.
@@ -31,12 +33,12 @@ CONCURRENT_CALLS = 1024
 PENDING_CALLS = 16 * 1024
 
 
-def channel_options(address: Address) -> Options:
-    """Options of one channel to `address`."""
+def channel_options(address: Address, *, reply_limit_bytes: int = REPLY_LIMIT_BYTES) -> Options:
+    """Options of one channel to `address`; a reply over `reply_limit_bytes` is refused."""
     options: Options = [
         # Two channels to one target would otherwise share a connection, and with it one guest's fate.
         ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.max_receive_message_length", REPLY_LIMIT_BYTES),
+        ("grpc.max_receive_message_length", reply_limit_bytes),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_SECONDS * 1000),
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -67,7 +69,7 @@ def server_options() -> Options:
         ("grpc.server.max_pending_requests", PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING_CALLS),
         ("grpc.max_receive_message_length", REQUEST_LIMIT_BYTES),
-        ("grpc.max_send_message_length", 4 * REPLY_LIMIT_BYTES),
+        ("grpc.max_send_message_length", CLIENT_REPLY_LIMIT_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
         ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_SECONDS * 1000),
         # Clients of ours ping every 30 s, also without calls; the default (5 min) would punish them with GOAWAY.

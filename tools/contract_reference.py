@@ -52,7 +52,9 @@ through an older proxy. In `guest_api` numbers below 1000 belong to dstack, whos
 | `traceparent`, `x-request-id` | ties log lines and traces of one request together |
 | `authorization: Bearer TOKEN` | who calls, to the proxy only; it never reaches a guest. See [access](access.md) |
 
-The first three are passed on to the guest; all other metadata ends at the proxy. A caller's deadline, less a small margin, is the
+The first three are passed on to the guest; all other metadata ends at the proxy. Reading calls of one guest and method that come together
+share one call to it, unless their `cache-control` differs: the guest hears of the trace and the id of the first, and each caller gets
+its own id back. A caller's deadline, less a small margin, is the
 deadline of the call to the guest; without one the proxy's own bound holds: 15 s for GpuInfo, 20 s for the rest. A cancelled call is
 cancelled at the guest.
 

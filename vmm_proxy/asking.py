@@ -58,9 +58,9 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
         raise CallError(grpc.StatusCode.UNAVAILABLE, text) from error
     except grpc.aio.AioRpcError as error:
         waited = loop.time() - started
-        trailers = passed_metadata.to_caller(error.trailing_metadata())
+        trailers = passed_metadata.to_caller(error.trailing_metadata(), metadata)
         raise from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal) from error
-    return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with) if answered_with else ())
+    return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with, metadata) if answered_with else ())
 
 
 def _caller_cancelled() -> bool:

@@ -1,8 +1,10 @@
 """Which guests exist, where, and in what state: the one answer that every other part of the proxy asks for.
 
 It holds entries and tells its listeners what changed; it opens no channel and reads no file. It refuses a second entry with one
-id, and a second running guest with one address, because then one VM would answer for another. Rejected: asking the VMM at each
-call (a call would wait for a third party).
+id, and a second running guest with one address, because then one VM would answer for another. Each entry has a generation, a number that
+is given once: whatever is kept about a guest is kept with it, and is worth nothing once the entry has another. Rejected: asking the VMM at
+each call (a call would wait for a third party), and comparing addresses where something is kept (a guest that is removed and added again
+has the same one).
 
     DirectoryError          a change that is refused
     ├── AlreadyKnownError   the id has an entry
@@ -13,9 +15,10 @@ call (a call would wait for a third party).
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from guest_transport.addresses import Address
 from vmm_proxy.guest_tls import GuestTls
@@ -58,6 +61,12 @@ class GuestEntry:
     source: str = ""
     # Makes way for an entry that somebody wrote down: this one was found, and a person's word comes before it.
     yields: bool = False
+    # The directory's own: one number for as long as the entry means the same run of the same VM. No part of what the entry says.
+    generation: int = field(default=0, compare=False)
+
+    def same_vm(self, other: GuestEntry) -> bool:
+        """Whether both mean one VM: labels and cards may differ, and whether it runs."""
+        return (self.address, self.instance_id, self.tls) == (other.address, other.instance_id, other.tls)
 
 
 # Called after a change with the entry before and the entry after; None stands for no entry.
@@ -82,6 +91,7 @@ class Directory:
         # Which running guest has an address: a directory of ten thousand is loaded at start, so nothing here may walk all of it.
         self._at: dict[Address, str] = {}
         self._listeners: list[Listener] = []
+        self._generations = itertools.count(1)
         for entry in entries:
             self.add(entry)
 
@@ -114,6 +124,7 @@ class Directory:
         """Add a guest; raises AlreadyKnownError or AddressTakenError."""
         self.check(entry)
         self._clear_the_way(entry, {entry.id, self._holder(entry)})
+        entry = replace(entry, generation=next(self._generations))
         self._keep(None, entry)
         bisect.insort(self._order, entry.id)
         self._tell(None, entry)
@@ -123,6 +134,8 @@ class Directory:
         before = self.known(entry.id)
         self.check(entry, (entry.id,))
         self._clear_the_way(entry, {self._holder(entry)} - {entry.id})
+        stays = before.same_vm(entry) and before.running == entry.running
+        entry = replace(entry, generation=before.generation if stays else next(self._generations))
         self._keep(before, entry)
         if before != entry:
             self._tell(before, entry)

@@ -22,9 +22,9 @@ from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
 from vmm_proxy.directory import Directory
 from vmm_proxy.guest_list import GuestList
-from vmm_proxy.guest_outcome import ask_gpu_info
+from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
 from vmm_proxy.outbox import OutboxClosedError
-from vmm_proxy.policy.permit import SeenGuests, current_permit
+from vmm_proxy.policy.permit import Permit, SeenGuests, current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.selecting import selection
 from vmm_proxy.slots import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedSlots
@@ -73,7 +73,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             permit = current_permit()
             guests = SeenGuests(self._directory, permit)
-            return await self._guest_list.page(request, guests, with_addresses=permit.is_admin)
+            return await self._guest_list.page(request, guests, with_addresses=lambda: permit.is_admin)
         except CallError as error:
             failure = error
         return await refuse(context, failure)
@@ -99,10 +99,18 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 async for outcomes in collected:
                     answer = fleet_pb2.CollectGpuInfoResponse()
                     for outcome in outcomes:
-                        outcome.write_to(answer.guests.add())
+                        self._judged(outcome, permit).write_to(answer.guests.add())
                     yield answer
         finally:
             self._streams.give_back(account)
+
+    def _judged(self, outcome: GuestOutcome, permit: Permit) -> GuestOutcome:
+        """`outcome`, or a failure in its place where it may not be sent any more."""
+        try:
+            self._upstreams.require_current(outcome.guest_id, outcome.generation, permit.require)
+        except CallError as error:
+            return outcome.failed_instead(error.as_value())
+        return outcome
 
     async def WatchGpuInfo(  # noqa: N802 - the contract's name
         self, request: fleet_pb2.WatchGpuInfoRequest, context: Context
@@ -121,7 +129,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         try:
             while True:
                 update = fleet_pb2.WatchGpuInfoResponse()
-                for outcome in await watcher.outbox.take():
+                for outcome in await watcher.take():
                     outcome.write_to(update.guests.add())
                 yield update
         except OutboxClosedError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import itertools
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -16,6 +17,7 @@ from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.contact import Reach
 from vmm_proxy.directory import GuestEntry, valid_guest_id
 from vmm_proxy.looks import Looks
+from vmm_proxy.outbox import MESSAGE_BYTES
 from vmm_proxy.selecting import Guests, selection
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
@@ -23,6 +25,8 @@ from vmm_proxy.upstreams import Upstreams
 # Both stand in the contract, at ListGuestsRequest.page_size.
 PAGE_SIZE = 100
 LARGEST_PAGE_SIZE = 1000
+# The tag and length of one guest in the page, and a share of the page token.
+ENTRY_BYTES = 16
 # Says which kind of token it is, so that another kind can come later.
 _PAGE_KIND = "after:"
 
@@ -41,18 +45,30 @@ class GuestList:
         self._looks = looks
 
     async def page(
-        self, request: fleet_pb2.ListGuestsRequest, guests: Guests, *, with_addresses: bool
+        self, request: fleet_pb2.ListGuestsRequest, guests: Guests, *, with_addresses: Callable[[], bool]
     ) -> fleet_pb2.ListGuestsResponse:
-        """The page of `guests` that `request` asks for; raises CallError INVALID_ARGUMENT."""
+        """The page of `guests` that `request` asks for; raises CallError INVALID_ARGUMENT.
+
+        A page ends before its size where a message would be too large. Who is seen, and whether addresses are, is asked when the page is
+        made: a look at its guests lies in between.
+        """
         size = _page_size(request.page_size)
         selected = selection(request.selector)
-        matching = (entry for entry in guests.after(_last_id(request.page_token)) if selected.matches(entry))
-        entries = list(itertools.islice(matching, size + 1))
-        page = entries[:size]
-        await self._looks.refresh(page)
-        response = fleet_pb2.ListGuestsResponse(guests=[self._guest(entry, with_address=with_addresses) for entry in page])
-        if len(entries) > size:
-            response.next_page_token = _token(page[-1].id)
+        after = _last_id(request.page_token)
+
+        def matching() -> Iterator[GuestEntry]:
+            return (entry for entry in guests.after(after) if selected.matches(entry))
+
+        await self._looks.refresh(itertools.islice(matching(), size))
+        response = fleet_pb2.ListGuestsResponse()
+        with_address, held = with_addresses(), 0
+        for entry in matching():
+            guest = self._guest(entry, with_address=with_address)
+            held += guest.ByteSize() + ENTRY_BYTES
+            if response.guests and (len(response.guests) == size or held > MESSAGE_BYTES):
+                response.next_page_token = _token(response.guests[-1].id)
+                break
+            response.guests.append(guest)
         return response
 
     def _guest(self, entry: GuestEntry, *, with_address: bool) -> fleet_pb2.Guest:

@@ -21,26 +21,46 @@ from vmm_proxy.upstreams import Require, Upstreams
 
 log = logging.getLogger(__name__)
 
+# An entry beside the answer or the failure's text: the id (128 bytes), two times, a status with its RetryInfo, and their tags.
+ENTRY_BYTES = 384
+# An answer up to this is not measured; 8 cards take 1.6 KB.
+MEASURED_BYTES = 4096
+
 GPU_INFO = next(method for method in proxied_methods() if method.name == "GpuInfo")
 
 
 @dataclass(frozen=True, slots=True)
 class GuestOutcome:
-    """One guest's answer or failure; `received_at` in epoch seconds, `took_seconds` as the proxy waited."""
+    """One guest's answer or failure; `received_at` in epoch seconds, `took_seconds` as the proxy waited.
+
+    `generation` is the asked entry's (vmm_proxy.directory): the outcome of another one may not be sent. 0 where no VM was asked, and the
+    failure is the proxy's own word.
+    """
 
     guest_id: str
     outcome: Outcome
     received_at: float
     took_seconds: float
+    generation: int = 0
 
     @property
     def wire_bytes(self) -> int:
         """What it weighs while it waits to be sent."""
         return self.outcome.wire_bytes if isinstance(self.outcome, Answer) else len(self.outcome.text)
 
+    @property
+    def message_bytes(self) -> int:
+        """At most what it takes in a message."""
+        size = self.wire_bytes
+        if isinstance(self.outcome, CallError):
+            return size + ENTRY_BYTES
+        # Encoded anew an answer may grow: an int32 that was sent in five bytes takes ten. A usual answer is not worth measuring.
+        exact = size > MEASURED_BYTES
+        return (self.outcome.message.ByteSize() if exact else 2 * size) + ENTRY_BYTES
+
     def failed_instead(self, error: CallError) -> GuestOutcome:
         """The same moment, with `error` for an outcome."""
-        return GuestOutcome(self.guest_id, error, self.received_at, self.took_seconds)
+        return GuestOutcome(self.guest_id, error, self.received_at, self.took_seconds, self.generation)
 
     def write_to(self, entry: fleet_pb2.GuestGpuInfo) -> None:
         """Fill the empty `entry`, in place: a message that is put into another one is copied, cards and all."""
@@ -77,12 +97,15 @@ def ask_gpu_info(
     """Ask one guest until `deadline` (loop time), for whom `require` lets, and tell `told` once; None where it was told already."""
     loop = asyncio.get_running_loop()
     started = loop.time()
+    generation = 0
 
     def tell(outcome: Outcome) -> None:
-        told(GuestOutcome(guest_id, outcome, wall_clock(), loop.time() - started))
+        told(GuestOutcome(guest_id, outcome, wall_clock(), loop.time() - started, generation))
 
     try:
-        return upstreams.reach(guest_id, require).ask(GPU_INFO, metadata, deadline, tell, for_fleet=True)
+        upstream = upstreams.reach(guest_id, require)
+        generation = upstream.generation
+        return upstream.ask(GPU_INFO, metadata, deadline, tell, for_fleet=True)
     except CallError as error:
         failure = error.as_value()
     except Exception:

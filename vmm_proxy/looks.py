@@ -33,11 +33,12 @@ class Looks:
         self._upstreams = upstreams
         self._wall_clock = wall_clock
         self._places = asyncio.Semaphore(LOOKS_AT_ONCE)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        # By generation: a look at the VM before says nothing of the one that has the entry now.
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def refresh(self, entries: Iterable[GuestEntry]) -> None:
         """Look at those of `entries` of which nothing recent is known; returns after LIST_WAIT_SECONDS at the latest."""
-        tasks = [self._look_soon(entry.id) for entry in entries if entry.running and self._due(entry.id)]
+        tasks = [self._look_soon(entry) for entry in entries if entry.running and self._due(entry.id)]
         if tasks:
             await asyncio.wait(tasks, timeout=LIST_WAIT_SECONDS)
 
@@ -54,11 +55,11 @@ class Looks:
         # A guest that answered something else is asked for its version once.
         return not fresh or (contact.answered_at is not None and not contact.agent_version and not contact.looked)
 
-    def _look_soon(self, guest_id: str) -> asyncio.Task[None]:
-        task = self._tasks.get(guest_id)
+    def _look_soon(self, entry: GuestEntry) -> asyncio.Task[None]:
+        task = self._tasks.get(entry.generation)
         if task is None:
-            task = self._tasks[guest_id] = asyncio.create_task(self._look(guest_id))
-            task.add_done_callback(lambda _: self._tasks.pop(guest_id, None))
+            task = self._tasks[entry.generation] = asyncio.create_task(self._look(entry.id))
+            task.add_done_callback(lambda _: self._tasks.pop(entry.generation, None))
         return task
 
     async def _look(self, guest_id: str) -> None:

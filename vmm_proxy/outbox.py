@@ -11,15 +11,16 @@ import asyncio
 
 import grpc
 
+from guest_transport.options import REPLY_LIMIT_BYTES
 from vmm_proxy.guest_outcome import GuestOutcome
 from vmm_proxy.statuses import CallError
 
 # A thousand guests with 8 cards take 2 MB. Hostile ones could send a gigabyte, and a reader that stopped reading would make the
 # proxy keep it.
 OUTBOX_LIMIT_BYTES = 32 * 1024 * 1024
-# One message takes outcomes until it is over this size. With the last of them, 1 MiB at most, it stays under the 4 MiB that gRPC's
-# clients take.
-MESSAGE_BYTES = 1024 * 1024
+# No message of a stream is larger: a guest whose answer alone would be fails alone. Clients take more (guest_transport.options: 4 MiB, as
+# gRPC's own), and those that still take 1 MiB are served too.
+MESSAGE_BYTES = REPLY_LIMIT_BYTES
 # Writing a guest of 8 cards into a message takes some 15 us, so the loop is held a millisecond.
 MESSAGE_GUESTS = 64
 
@@ -58,14 +59,26 @@ class Outbox:
             await self._changed.wait()
         taken: list[GuestOutcome] = []
         held = 0
-        while self._waiting and held < MESSAGE_BYTES and len(taken) < MESSAGE_GUESTS:
-            outcome = self._waiting.pop(next(iter(self._waiting)))
-            held += outcome.wire_bytes
-            taken.append(outcome)
-        self._bytes -= held
+        while self._waiting and len(taken) < MESSAGE_GUESTS:
+            outcome = next(iter(self._waiting.values()))
+            fitting = _fitting(outcome)
+            held += fitting.message_bytes
+            if taken and held > MESSAGE_BYTES:
+                break
+            del self._waiting[outcome.guest_id]
+            self._bytes -= outcome.wire_bytes
+            taken.append(fitting)
         return taken
 
     def close(self) -> None:
         """End the stream once what waits has been taken."""
         self._closed = True
         self._changed.set()
+
+
+def _fitting(outcome: GuestOutcome) -> GuestOutcome:
+    """`outcome`, or the guest's failure in place of an answer that no message holds."""
+    if outcome.message_bytes <= MESSAGE_BYTES:
+        return outcome
+    text = f"guest {outcome.guest_id}: its answer of {outcome.wire_bytes} bytes is too large for a stream of many guests; ask it alone"
+    return outcome.failed_instead(CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text))

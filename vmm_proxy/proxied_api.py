@@ -22,7 +22,7 @@ from vmm_proxy.deadlines import guest_deadline
 from vmm_proxy.flight import Answer
 from vmm_proxy.policy.permit import current_permit
 from vmm_proxy.refusing import refuse
-from vmm_proxy.statuses import CallError
+from vmm_proxy.statuses import CallError, Trailers
 from vmm_proxy.upstreams import Upstreams
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def _forward(method: Method, upstreams: Upstreams, counts: CallCounts) -> Forwar
     async def forward(request: bytes, context: Context) -> bytes:
         with counts.call(method.name) as counted:
             try:
-                answer = await _ask(method, upstreams, request, context)
+                answer, trailers = await _ask(method, upstreams, request, context)
             except CallError as error:
                 failure = error
             except Exception:
@@ -54,8 +54,8 @@ def _forward(method: Method, upstreams: Upstreams, counts: CallCounts) -> Forwar
                 failure = CallError(grpc.StatusCode.INTERNAL, "a fault of the proxy; its log says more")
             else:
                 counted.succeeded()
-                if answer.trailers:
-                    context.set_trailing_metadata(answer.trailers)
+                if trailers:
+                    context.set_trailing_metadata(trailers)
                 return answer.wire
             counted.failed(failure)
         return await refuse(context, failure)
@@ -63,11 +63,25 @@ def _forward(method: Method, upstreams: Upstreams, counts: CallCounts) -> Forwar
     return forward
 
 
-async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Context) -> Answer:
+async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Context) -> tuple[Answer, Trailers]:
+    """The answer, and what of its trailers is this caller's.
+
+    What was read is judged again before it is sent; what a guest was made to do is told however it went, also to who lost the right.
+    """
     try:
         guest_id = guest_api_pb2.Id.FromString(request).id
     except DecodeError as error:
         raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode as guest_api.Id") from error
-    upstream = upstreams.reach(guest_id, current_permit().require)
+    require = current_permit().require
+    upstream = upstreams.reach(guest_id, require)
     metadata = passed_metadata.to_guest(context.invocation_metadata())
-    return await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds))
+    try:
+        answer = await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds))
+    except CallError as error:
+        if method.only_reads:
+            upstreams.require_current(guest_id, upstream.generation, require)
+        error.trailers = passed_metadata.with_own_id(error.trailers, metadata)
+        raise
+    if method.only_reads:
+        upstreams.require_current(guest_id, upstream.generation, require)
+    return answer, passed_metadata.with_own_id(answer.trailers, metadata)

@@ -39,6 +39,10 @@ class Selection:
             return False
         return all(entry.labels.get(key) == value for key, value in self._labels.items())
 
+    def names(self, guest_id: str) -> bool:
+        """Whether the guest is asked for by name."""
+        return guest_id in self._ids
+
     def choose(self, guests: Guests) -> list[str]:
         """The ids that are meant, in order. An id that is asked for by name and not known is among them, so that it gets its NOT_FOUND."""
         if not self._ids:

@@ -1,8 +1,8 @@
 """One guest as the proxy calls it: its line, its limits, who shares a call, and what the last outcome says of its reach.
 
-Identical reading calls share one call to the guest, each caller with its own deadline; a line on which the guest misses three
-deadlines in a row is replaced. Closing it answers everybody who waits, because a handler whose call is merely cancelled sends
-no status at all. Rejected: retries (only the caller knows what a second call means).
+Identical reading calls share one call to the guest, each caller with its own deadline; what only traces a call makes no difference. A line
+on which the guest misses three deadlines in a row is replaced. Closing it answers everybody who waits, because a handler whose call is
+merely cancelled sends no status at all. Rejected: retries (only the caller knows what a second call means).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vmm_proxy.flight import Answer, Flight, Outcome
 from vmm_proxy.guest_tls import GuestTls, secure
 from vmm_proxy.identity import WrongGuestError, prove
 from vmm_proxy.line import Line
-from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.passed_metadata import Metadata, deciding
 from vmm_proxy.question import Question
 from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, Slots
 from vmm_proxy.statuses import CallError
@@ -56,6 +56,7 @@ class Upstream:
         guest_id: str,
         address: Address,
         *,
+        generation: int = 0,
         pin: bytes = b"",
         contact: Contact,
         proxy_calls: Slots,
@@ -64,6 +65,8 @@ class Upstream:
         on_wrong_guest: Callable[[bytes], None] | None = None,
     ) -> None:
         self.guest_id = guest_id
+        # Of the entry that it was made for: whose answers these are.
+        self.generation = generation
         self._pin = pin
         self._tls = tls
         self._on_wrong_guest = on_wrong_guest
@@ -87,10 +90,10 @@ class Upstream:
     async def call(self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False) -> Answer:
         """The guest's answer by `deadline` (loop time); raises CallError.
 
-        A fleet's call takes no place in the proxy's count: a thousand guests are asked at once. One without metadata takes none of the
-        guest's either.
+        A fleet's call takes no place in the proxy's count: a thousand guests are asked at once. One that bounds no sample's age takes
+        none of the guest's either.
         """
-        if method.only_reads and (method.name, metadata) in self._shared:
+        if method.only_reads and (method.name, deciding(metadata)) in self._shared:
             outcome = await self._wait(method, metadata, deadline, for_fleet=for_fleet)
         else:
             outcome = await self._pilot(method, metadata, deadline, None if for_fleet else self._proxy_calls)
@@ -173,7 +176,7 @@ class Upstream:
     def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
         if self._closed:
             raise self._closed.again()
-        flight = self._shared.get((method.name, metadata)) if method.only_reads else None
+        flight = self._shared.get((method.name, deciding(metadata))) if method.only_reads else None
         if flight is None or flight.dropped:
             flight, end = self._begin(method, metadata, deadline, proxy_calls)
             task = flight.task = asyncio.create_task(self._fly(flight, method, metadata, end))
@@ -187,7 +190,8 @@ class Upstream:
         """A flight with its places taken, and what ends it."""
         # What the fleet asks like everybody else is one call per method at the most, and needs no place to be bounded: a scrape and a list,
         # which together ask four things, must not have a caller refused.
-        calls = self._calls if proxy_calls or metadata or not method.only_reads else None
+        key = (method.name, deciding(metadata))
+        calls = self._calls if proxy_calls or key[1] or not method.only_reads else None
         if calls:
             calls.take()
         try:
@@ -199,9 +203,9 @@ class Upstream:
         flight = Flight(deadline)
         self._flights.add(flight)
         if method.only_reads:
-            self._shared[method.name, metadata] = flight
+            self._shared[key] = flight
         places = [slots for slots in (calls, proxy_calls) if slots]
-        return flight, partial(self._end, flight, (method.name, metadata), places)
+        return flight, partial(self._end, flight, key, places)
 
     def _end(self, flight: Flight, key: tuple[str, Metadata], places: list[Slots]) -> None:
         """Give the places of `flight` back and let nobody join it any more; the first time counts."""

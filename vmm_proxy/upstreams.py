@@ -19,6 +19,9 @@ from vmm_proxy.slots import PROXY_CALLS, Slots
 from vmm_proxy.statuses import CallError, not_known
 from vmm_proxy.upstream import Upstream
 
+# Why the calls to a guest end before it answered.
+REMOVED, STOPPED, MOVED = "it was removed from the directory", "it was stopped", "it was moved to another address"
+
 # Raises CallError unless the caller may reach the guest: its entry, if there is one, and its id.
 Require = Callable[[GuestEntry | None, str], None]
 # Called with the entry of a pinned guest and the instance_id that was shown in place of its own.
@@ -70,6 +73,21 @@ class Upstreams:
             upstream = self._upstreams[guest_id] = self._new(entry)
         return upstream
 
+    def generation(self, guest_id: str) -> int:
+        """Of the guest's entry now; 0 where there is none."""
+        entry = self._directory.get(guest_id)
+        return entry.generation if entry else 0
+
+    def require_current(self, guest_id: str, generation: int, require: Require) -> None:
+        """What every outcome passes when it is sent: raises CallError unless `require` lets now, and the VM of `generation`, 0 for none, is
+        the entry's now."""
+        entry = self._directory.get(guest_id)
+        if entry is not None or not generation:
+            require(entry, guest_id)
+        if generation and (entry is None or entry.generation != generation):
+            reason = REMOVED if entry is None else MOVED if entry.running else STOPPED
+            raise CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: {reason}")
+
     def renew_certificates(self) -> None:
         """Use renewed certificates towards guests from their next calls on; calls in flight finish."""
         for upstream in self._upstreams.values():
@@ -84,6 +102,7 @@ class Upstreams:
         return Upstream(
             entry.id,
             entry.address,
+            generation=entry.generation,
             pin=entry.instance_id,
             tls=tls_for(entry.address, entry.tls, self._usual_tls),
             contact=self._contacts.setdefault(entry.id, Contact()),
@@ -113,11 +132,13 @@ class Upstreams:
             return
         if after is None:
             self._contacts.pop(before.id, None)
-            self._end(before.id, "it was removed from the directory")
+            self._end(before.id, REMOVED)
+        elif not before.same_vm(after):
+            # Version and times were another VM's.
+            self._contacts.pop(before.id, None)
+            self._end(before.id, MOVED)
         elif not after.running:
-            self._end(before.id, "it was stopped")
-        elif (before.address, before.instance_id, before.tls) != (after.address, after.instance_id, after.tls):
-            self._end(before.id, "it was moved to another address")
+            self._end(before.id, STOPPED)
 
     def _end(self, guest_id: str, reason: str) -> None:
         if contact := self._contacts.get(guest_id):

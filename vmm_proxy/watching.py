@@ -1,8 +1,9 @@
 """Asks guests again and again for those who watch them: one question per guest and interval, however many watch.
 
 Watchers with one interval share a Beat, which asks each guest that any of them wants and gives every outcome to all who want
-it. A guest that has not answered yet is not asked again. The beat ends with its last watcher. Rejected: a timer per watcher (a
-question per watcher), and a fixed beat for all (the slowest watcher would set the load).
+it. A guest that has not answered yet is not asked again. The beat ends with its last watcher. What is kept is the answer of one
+generation of a guest's entry, and each watcher judges what it sends when it sends it: who may see what changes within an interval, which
+can be a day. Rejected: a timer per watcher (a question per watcher), and a fixed beat for all (the slowest watcher would set the load).
 """
 
 from __future__ import annotations
@@ -38,15 +39,31 @@ class Watcher:
         self._guests = guests
         self._wall_clock = wall_clock
         self.outbox = Outbox()
-        self.wanted: frozenset[str] = frozenset()
+        # The generations of the guests' entries, by id.
+        self.wanted: dict[str, int] = {}
 
     def choose(self) -> None:
         """Take a new look at the guests; one that is asked for by name and not seen is answered here, and nobody is asked."""
         chosen = self._selection.choose(self._guests)
-        self.wanted = frozenset(guest_id for guest_id in chosen if self._guests.get(guest_id))
+        self.wanted = {guest_id: entry.generation for guest_id in chosen if (entry := self._guests.get(guest_id))}
         for guest_id in chosen:
             if guest_id not in self.wanted:
                 self.outbox.offer(GuestOutcome(guest_id, not_known(guest_id), self._wall_clock(), 0.0))
+
+    async def take(self) -> list[GuestOutcome]:
+        """What waits and may be sent now, as much as one message holds; raises OutboxClosedError when the stream is to end."""
+        while True:
+            judged = [self._judged(outcome) for outcome in await self.outbox.take()]
+            if sendable := [outcome for outcome in judged if outcome]:
+                return sendable
+
+    def _judged(self, outcome: GuestOutcome) -> GuestOutcome | None:
+        guest_id = outcome.guest_id
+        entry = self._guests.get(guest_id)
+        if entry is None:
+            return outcome.failed_instead(not_known(guest_id)) if self._selection.names(guest_id) else None
+        current = outcome.generation in {0, entry.generation}
+        return outcome if current and self._selection.matches(entry) else None
 
 
 class Watches:
@@ -63,6 +80,11 @@ class Watches:
     def beats(self) -> int:
         """How many intervals are being watched."""
         return len(self._beats)
+
+    @property
+    def watchers(self) -> int:
+        """How many read."""
+        return len(self._watchers)
 
     def join(self, selection: Selection, guests: Guests, interval_seconds: float) -> Watcher:
         """A new watcher of those of `guests` that are selected; end it with leave()."""
@@ -116,7 +138,8 @@ class Beat:
         watcher.choose()
         unknown = []
         for guest_id in sorted(watcher.wanted):
-            if known := self._last.get(guest_id):
+            known = self._last.get(guest_id)
+            if known and known.generation == watcher.wanted[guest_id]:
                 watcher.outbox.offer(known)
             else:
                 unknown.append(guest_id)
@@ -146,12 +169,13 @@ class Beat:
             for watcher in self._watchers:
                 watcher.choose()
             wanted = frozenset[str]().union(*(watcher.wanted for watcher in self._watchers))
-            self._last = {guest_id: last for guest_id, last in self._last.items() if guest_id in wanted}
+            self._last = {guest_id: last for guest_id, last in self._last.items() if guest_id in wanted and self._current(last)}
             await ask_each(sorted(wanted), self._ask)
 
     def _ask_first(self, guest_id: str) -> None:
         # Another watcher's question may have been answered before this one's turn came; its outcome went to all who want it.
-        if guest_id not in self._last:
+        last = self._last.get(guest_id)
+        if last is None or not self._current(last):
             self._ask(guest_id)
 
     def _ask(self, guest_id: str) -> None:
@@ -166,8 +190,16 @@ class Beat:
     def _told(self, outcome: GuestOutcome) -> None:
         guest_id = outcome.guest_id
         del self._asking[guest_id]
-        if outcome.wire_bytes <= KEPT_ANSWER_BYTES:
+        if outcome.wire_bytes <= KEPT_ANSWER_BYTES and self._current(outcome):
             self._last[guest_id] = outcome
+        else:
+            self._last.pop(guest_id, None)
         for watcher in self._watchers:
             if guest_id in watcher.wanted:
                 watcher.outbox.offer(outcome)
+        if outcome.generation and not self._current(outcome) and self._upstreams.generation(guest_id):
+            # Its VM is another one since it was asked.
+            self._ask(guest_id)
+
+    def _current(self, outcome: GuestOutcome) -> bool:
+        return outcome.generation == self._upstreams.generation(outcome.guest_id)

@@ -99,7 +99,7 @@ async def test_calls_that_come_while_the_files_are_read_are_made_over_one_connec
         proxy.add("vm1", address, tls=authorities.proxy())
         upstream, deadline = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().time() + 10
         # They differ, so that none of them shares another's.
-        metadata = [(("x-request-id", str(number)),) for number in range(GUEST_CALLS)]
+        metadata = [(("cache-control", f"max-age={number}"),) for number in range(GUEST_CALLS)]
         await asyncio.gather(*(upstream.call(GPU_INFO, each, deadline) for each in metadata))
         assert len(guest.callers) == GUEST_CALLS
         assert len(guest.connections) == 1

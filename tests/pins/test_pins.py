@@ -65,7 +65,7 @@ async def test_no_answer_of_another_vm_gets_out_however_often_the_vms_change_pla
             while not stop.is_set():
                 try:
                     # An id of its own each time, so that callers do not share one call.
-                    metadata = (("x-request-id", f"{number}-{len(codes)}"),)
+                    metadata = (("cache-control", f"max-age={number}{len(codes)}"),)
                     answer = await proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=5, metadata=metadata)
                     assert answer.sample_age_ms == OURS_AGE
                     codes.append(grpc.StatusCode.OK)

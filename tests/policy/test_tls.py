@@ -159,9 +159,10 @@ async def test_tokens_are_revoked_and_certificates_renewed_without_dropping_a_ca
         ):
             api = guest_api_pb2_grpc.ProxiedGuestApiStub(opened)
             request = guest_api_pb2.Id(id="vm1")
-            # An id of its own, so that the watch below asks the guest itself.
-            named = (*bearer("old"), ("x-request-id", "mine"))
-            in_flight = asyncio.ensure_future(api.GpuInfo(request, timeout=30, metadata=named))
+            # A bound of its own, so that the watch below asks the guest itself.
+            bound = ("cache-control", "max-age=60")
+            in_flight = asyncio.ensure_future(api.GpuInfo(request, timeout=30, metadata=(*bearer("both"), bound)))
+            revoked = asyncio.ensure_future(api.GpuInfo(request, timeout=30, metadata=(*bearer("old"), bound)))
             watch = fleet_pb2_grpc.FleetServiceStub(opened).WatchGpuInfo(
                 fleet_pb2.WatchGpuInfoRequest(), timeout=30, metadata=bearer("old")
             )
@@ -171,9 +172,10 @@ async def test_tokens_are_revoked_and_certificates_renewed_without_dropping_a_ca
             write(sockets, "server", after, "127.0.0.1")
             assert "configuration reloaded" in await reloaded(proxy)
             assert await code_of(api.GpuInfo(request, timeout=10, metadata=bearer("old"))) is NO_CREDENTIALS
+            assert await code_of(revoked) is NO_CREDENTIALS, "it waits for the guest no longer"
+            assert await code_of(reading) is NO_CREDENTIALS
             go_on.set()
             assert await in_flight == guest_api_pb2.GpuInfoResponse()
-            assert await code_of(reading) is NO_CREDENTIALS
             for name in ("both", "new"):
                 assert await code_of(api.GpuInfo(request, timeout=10, metadata=bearer(name))) is OK
             assert (await codes(listening(proxy), ClientTls(new_authority), bearer("new")))[0] is OK

@@ -313,7 +313,7 @@ async def test_calls_of_one_guest_that_share_nothing_leave_its_places_to_be_take
         proxy.add("silent", silent.address)
         guest_id = guest_api_pb2.Id(id="silent")
         for _ in range(3):
-            calls = [proxy.api.GpuInfo(guest_id, timeout=30, metadata=(("x-request-id", str(n)),)) for n in range(50)]
+            calls = [proxy.api.GpuInfo(guest_id, timeout=30, metadata=(("cache-control", f"max-age={n}"),)) for n in range(50)]
             while proxy.upstreams.reach("silent").callers < GUEST_CALLS:
                 await asyncio.sleep(0.01)
             async with asyncio.timeout(10):

@@ -83,6 +83,6 @@ async def test_a_guest_that_misses_many_deadlines_at_a_time_is_not_dialled_anew_
         upstream, started = proxy.upstreams.reach("vm1"), loop.time()
         for _ in range(4):
             deadline = loop.time() + MISSED_SECONDS / 2
-            differing = [(("x-request-id", str(number)),) for number in range(GUEST_CALLS)]
+            differing = [(("cache-control", f"max-age={number}"),) for number in range(GUEST_CALLS)]
             await asyncio.gather(*(upstream.call(GPU_INFO, each, deadline) for each in differing), return_exceptions=True)
         assert 1 <= upstream.redials <= 1 + (loop.time() - started) / REDIAL_PAUSE_SECONDS

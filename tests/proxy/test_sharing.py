@@ -297,3 +297,56 @@ def test_places_are_refused_when_all_are_taken_and_free_when_given_back() -> Non
     assert caught.value.retry_after_seconds is not None
     slots.give_back()
     slots.take()
+
+
+async def test_callers_that_differ_in_tracing_only_share_a_call_and_each_gets_its_own_id_back(
+    proxy: Proxy, sockets: Path
+) -> None:
+    hold = asyncio.Event()
+
+    async def echo(stream: Stream) -> None:
+        await hold.wait()
+        await stream.answer(b"", [("x-request-id", stream.headers["x-request-id"]), ("x-request-id", "the guest's own")])
+
+    async with raw_guest(str(sockets / "g"), echo) as guest:
+        proxy.add("vm1", guest.address)
+        calls = []
+        for number in range(32):
+            trace = ("traceparent", f"00-{number:032x}-{number:016x}-01")
+            own = () if number % 4 == 3 else (("x-request-id", f"r{number}"),)
+            calls.append(proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30, metadata=(trace, ("tracestate", "a=b"), *own)))
+            if not number:
+                await asyncio.wait_for(guest.called.wait(), 10)
+        while proxy.upstreams.reach("vm1").callers < len(calls):
+            await asyncio.sleep(0)
+        hold.set()
+        assert await asyncio.gather(*calls) == [guest_api_pb2.GpuInfoResponse()] * len(calls), "tracing has nobody refused"
+        (asked,) = guest.requests
+        assert (asked.headers["traceparent"], asked.headers["x-request-id"]) == (f"00-{0:032x}-{0:016x}-01", "r0")
+        for number, call in enumerate(calls):
+            ids = [value for key, value in await call.trailing_metadata() if key == "x-request-id"]
+            assert ids == ([] if number % 4 == 3 else [f"r{number}"]) + ["the guest's own"]
+
+
+async def test_a_failure_that_is_shared_names_no_other_callers_id(proxy: Proxy, sockets: Path) -> None:
+    hold = asyncio.Event()
+
+    async def echo(stream: Stream) -> None:
+        await hold.wait()
+        await stream.fail("5", "no", [("x-request-id", stream.headers["x-request-id"])])
+
+    async with raw_guest(str(sockets / "g"), echo) as guest:
+        proxy.add("vm1", guest.address)
+        first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30, metadata=(("x-request-id", "mine"),))
+        await asyncio.wait_for(guest.called.wait(), 10)
+        others = [
+            proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30, metadata=own) for own in ((), (("x-request-id", "theirs"),))
+        ]
+        while proxy.upstreams.reach("vm1").callers < 3:
+            await asyncio.sleep(0)
+        hold.set()
+        ids = []
+        for call in (first, *others):
+            assert await call.code() is grpc.StatusCode.NOT_FOUND
+            ids.append([value for key, value in await call.trailing_metadata() if key == "x-request-id"])
+        assert ids == [["mine"], [], ["theirs"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -149,6 +150,11 @@ def outcome(guest_id: str, age: int, size: int = 0) -> GuestOutcome:
     return GuestOutcome(guest_id, Answer(message, (), size), 0.0, 0.0)
 
 
+def answered(guest_id: str, error: str) -> GuestOutcome:
+    message = guest_api_pb2.GpuInfoResponse(error=error)
+    return GuestOutcome(guest_id, Answer(message, (), message.ByteSize()), 0.0, 0.0)
+
+
 def written(outcome: GuestOutcome) -> fleet_pb2.GuestGpuInfo:
     entry = fleet_pb2.GuestGpuInfo()
     outcome.write_to(entry)
@@ -205,5 +211,22 @@ async def test_a_message_is_full_at_its_count_of_guests_or_at_its_size() -> None
         outbox.offer(outcome(f"vm{number}", 1))
     assert [len(await outbox.take()), len(await outbox.take())] == [MESSAGE_GUESTS, 1]
     for number in range(5):
-        outbox.offer(outcome(f"vm{number}", 1, MESSAGE_BYTES // 2))
+        outbox.offer(answered(f"vm{number}", "x" * (MESSAGE_BYTES // 2 - 1000)))
     assert [len(await outbox.take()) for _ in range(3)] == [2, 2, 1], "in its order, and none left behind"
+
+
+async def test_no_message_passes_its_limit_and_an_answer_that_alone_would_fails_alone() -> None:
+    outbox = Outbox()
+    for number, more in enumerate([0, 300_000, 700_000, 800_000, MESSAGE_BYTES - 16, MESSAGE_BYTES, 500_000]):
+        outbox.offer(answered("v" * 120 + str(number), "x" * more))
+    outbox.close()
+    messages = []
+    with contextlib.suppress(OutboxClosedError):
+        while True:
+            message = fleet_pb2.WatchGpuInfoResponse()
+            for taken in await outbox.take():
+                taken.write_to(message.guests.add())
+            messages.append(message)
+    assert max(message.ByteSize() for message in messages) <= MESSAGE_BYTES
+    failed = [entry.guest_id[-1] for message in messages for entry in message.guests if entry.HasField("status")]
+    assert (sum(len(message.guests) for message in messages), failed) == (7, ["4", "5"])

@@ -22,6 +22,7 @@ from guest_transport.steady_faults import about
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.shown import Shown
 from vmm_proxy.policy.tokens import token_sha256, valid_token
+from vmm_proxy.policy.while_allowed import while_allowed
 from vmm_proxy.statuses import CallError
 
 log = logging.getLogger(__name__)
@@ -56,31 +57,22 @@ class TokenDoor:
         except RefusedError as refusal:
             await _refuse(refusal, scope, receive, send)
             return
-        await self._app(scope, receive, self._sending(shown, scope, receive, send))
+        started = False
 
-    def _sending(self, shown: Shown, scope: Scope, receive: Receive, send: Send) -> Send:
-        version, ended = self._access.version, False
-
-        async def send_if_still_allowed(message: Message) -> None:
-            nonlocal version, ended
-            if ended:
-                return
-            if version != self._access.version:
-                version = self._access.version
-                try:
-                    self._require_all_guests(shown)
-                except RefusedError as refusal:
-                    ended = True
-                    if message["type"] == "http.response.start":
-                        # The page took its time, and the token was taken away meanwhile.
-                        await _refuse(refusal, scope, receive, send)
-                    else:
-                        # The end of the body; the app hears that its reader has left.
-                        await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
             await send(message)
 
-        return send_if_still_allowed
+        try:
+            async with while_allowed(self._access, lambda: self._require_all_guests(shown), RefusedError):
+                await self._app(scope, receive, sending)
+        except RefusedError as refusal:
+            if started:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                # The page took its time, and the token was taken away meanwhile.
+                await _refuse(refusal, scope, receive, send)
 
     def _require_all_guests(self, shown: Shown) -> None:
         try:

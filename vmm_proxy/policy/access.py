@@ -7,7 +7,8 @@ whom nothing speaks for is refused (UNAUTHENTICATED).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -55,13 +56,26 @@ class Access:
     def __init__(self, rules: AccessRules) -> None:
         self._rules = rules
         self._judged: dict[UnixPeer, Caller] = {}
+        self._subscribed: dict[object, Callable[[], None]] = {}
         self.version = 0
 
     def replace(self, rules: AccessRules) -> None:
-        """Judge by `rules` from now on."""
+        """Judge by `rules` from now on, and tell whoever subscribed."""
         self._rules = rules
         self._judged.clear()
         self.version += 1
+        for changed in tuple(self._subscribed.values()):
+            changed()
+
+    @contextlib.contextmanager
+    def subscribed(self, changed: Callable[[], None]) -> Iterator[None]:
+        """Have `changed` called after each change of the rules, for the length of the block."""
+        key = object()
+        self._subscribed[key] = changed
+        try:
+            yield
+        finally:
+            del self._subscribed[key]
 
     def judge(self, shown: Shown) -> Caller:
         """Who calls; raises CallError UNAUTHENTICATED."""

@@ -1,6 +1,7 @@
 """The one place that decides about calls: every method of every service passes here before its servicer sees a byte.
 
-It asks who calls, requires the role that the method needs, gives the servicer the permit, and accounts for what changes something.
+It asks who calls, requires the role that the method needs, gives the servicer the permit, and accounts for what changes something. Whoever
+loses the role while it is served is served no longer; what changes something is finished, because its outcome must be known.
 A method that method_roles does not list is nobody's. Rejected: a check in each servicer (one is forgotten), and a wrapped context
 object (gRPC's own is C and checks its type).
 """
@@ -23,6 +24,7 @@ from vmm_proxy.policy.method_roles import is_open
 from vmm_proxy.policy.permit import Permit, grant_permit
 from vmm_proxy.policy.roles import Role
 from vmm_proxy.policy.shown import Shown, read_shown
+from vmm_proxy.policy.while_allowed import while_allowed
 from vmm_proxy.refusing import refuse
 from vmm_proxy.statuses import CallError
 
@@ -88,11 +90,11 @@ class Gate(grpc.aio.ServerInterceptor):
     def _unary(self, path: str, behaviour: Unary) -> Unary:
         async def unary(request: object, context: Context) -> object:
             try:
-                self._admit(path, context)
+                permit = self._admit(path, context)
+                async with while_allowed(self._access, permit.require_role, CallError):
+                    return await behaviour(request, context)
             except CallError as error:
                 failure = error
-            else:
-                return await behaviour(request, context)
             return await refuse(context, failure)
 
         return unary
@@ -101,9 +103,12 @@ class Gate(grpc.aio.ServerInterceptor):
         async def stream(request: object, context: Context) -> AsyncIterator[object]:
             try:
                 permit = self._admit(path, context)
-                async with contextlib.aclosing(behaviour(request, context)) as messages:  # type: ignore[type-var] # a generator
+                async with (
+                    # Whoever lost the role, or the token, gets nothing more.
+                    while_allowed(self._access, permit.require_role, CallError),
+                    contextlib.aclosing(behaviour(request, context)) as messages,  # type: ignore[type-var] # a generator
+                ):
                     async for message in messages:
-                        # Whoever lost the role, or the token, gets nothing more.
                         permit.require_role()
                         yield message
                 return
