@@ -171,22 +171,24 @@ def gpu_info(simulate: str | None, nvml_library: str | None) -> int:
 def inventory(sysfs: Path, output: str) -> int:
     """List the display devices on the PCI bus.
 
-    Exit status: 0 listed, no device included; 1 the bus cannot be read; 2 misuse.
+    Exit status: 0 listed, no device included; 1 the bus cannot be read, or an entry of it: the others are listed; 2 misuse.
     """
-    from guest_service.inventory import InventoryError, read_inventory  # noqa: PLC0415 -- --help must not pay for it
+    from guest_service.inventory import InventoryError, survey_bus  # noqa: PLC0415 -- --help must not pay for it
 
     try:
-        found = read_inventory(sysfs)
+        found = survey_bus(sysfs)
     except InventoryError as error:
         sys.stderr.write(f"guest-service: {escape(str(error))}\n")
         return 1
+    for entry in found.unreadable:
+        sys.stderr.write(f"guest-service: {escape(entry.reason)}\n")
     if output == "json":
         click.echo(found.to_json())
-        return 0
-    if found.cards:
-        click.echo(_table(found.to_rows()))
-    click.echo(f"{found.counts} (virtual functions are not counted)")
-    return 0
+    else:
+        if found.cards:
+            click.echo(_table(found.to_rows()))
+        click.echo(f"{found.counts} (virtual functions are not counted)")
+    return 1 if found.unreadable else 0
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -1,6 +1,7 @@
 """Which display cards are on the PCI bus, from sysfs alone: the bus knows a card that no driver has claimed yet.
 
-It holds no policy: it returns cards or raises InventoryError, and its callers decide (the boot gate fails closed, telemetry fails open).
+It holds no policy, but two ways to read: read_inventory() raises InventoryError for anything that it cannot read (for the boot gate, which
+fails closed), survey_bus() returns what can be read and names the rest (for telemetry: one sick entry must not hide a healthy card).
 It never reads config space or a resource file, which wakes a sleeping device and needs privilege; `class`, `vendor`, `device` and two
 links are plain kernel memory. Rejected: lspci (a process and a database of names), NVML (sees only what its driver has claimed).
 
@@ -10,6 +11,7 @@ Source: the kernel's Documentation/PCI/sysfs-pci.rst and Documentation/ABI/testi
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -78,10 +80,24 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An entry of the bus that cannot be read: why, in one line that names the file, and whether it may be an NVIDIA card."""
+
+    reason: str
+    may_be_nvidia: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
-    """All display functions in order of their addresses, virtual functions among them."""
+    """All display functions in order of their addresses, virtual functions among them; and the entries that could not be read."""
 
     cards: tuple[Card, ...]
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def hidden(self) -> tuple[Unreadable, ...]:
+        """The unreadable entries that may be NVIDIA cards: while there is one, the count of cards is not known."""
+        return tuple(entry for entry in self.unreadable if entry.may_be_nvidia)
 
     @property
     def total(self) -> int:
@@ -101,7 +117,8 @@ class Inventory:
     @property
     def counts(self) -> str:
         """Total and NVIDIA's own, in words."""
-        return f"{self.total} display device{'' if self.total == 1 else 's'}, {self.nvidia} of NVIDIA"
+        known = f"{self.total} display device{'' if self.total == 1 else 's'}, {self.nvidia} of NVIDIA"
+        return f"{known}, and {len(self.unreadable)} that cannot be read" if self.unreadable else known
 
     def find(self, bus_id: str) -> Card | None:
         """The card at `bus_id`, written in any way that PciAddress.parse knows."""
@@ -140,22 +157,64 @@ def read_inventory(sysfs: Path) -> Inventory:
 
     A device that is unplugged while being read is left out.
     """
+    found = _read_bus(sysfs / "bus/pci/devices")
+    if found.unreadable:
+        raise InventoryError(found.unreadable[0].reason)
+    return found
+
+
+def survey_bus(sysfs: Path) -> Inventory:
+    """What can be read of the display cards, and what cannot; raises InventoryError when the bus as a whole cannot be read.
+
+    A kernel without PCI (a microVM's) has no such bus, and so no card.
+    """
     bus = sysfs / "bus/pci/devices"
     try:
-        names = [entry.name for entry in bus.iterdir()]
+        return _read_bus(bus)
+    except InventoryError:
+        if _is_folder(sysfs / "bus") and not os.path.lexists(sysfs / "bus/pci"):
+            return Inventory(())
+        raise
+
+
+def _read_bus(bus: Path) -> Inventory:
+    try:
+        names = sorted(entry.name for entry in bus.iterdir())
     except OSError as error:
         raise InventoryError(f"{bus}: PCI bus cannot be read: {error.strerror or error}") from error
     cards: list[tuple[PciAddress, Card]] = []
+    unreadable: list[Unreadable] = []
     for name in names:
+        folder = bus / name
         try:
-            found = _read_card(bus / name)
+            found = _read_card(folder)
+        except InventoryError as error:
+            unreadable.append(Unreadable(str(error), _may_be_nvidia(folder)))
         except OSError as error:
-            if not (bus / name).exists():
-                continue
-            raise InventoryError(f"{error.filename or bus / name}: cannot be read: {error.strerror or error}") from error
-        if found is not None:
-            cards.append(found)
-    return Inventory(tuple(card for _, card in sorted(cards, key=_by_address)))
+            if not _was_unplugged(folder):
+                reason = f"{error.filename or folder}: cannot be read: {error.strerror or error}"
+                unreadable.append(Unreadable(reason, _may_be_nvidia(folder)))
+        else:
+            cards += [] if found is None else [found]
+    return Inventory(tuple(card for _, card in sorted(cards, key=_by_address)), tuple(unreadable))
+
+
+def _was_unplugged(folder: Path) -> bool:
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _may_be_nvidia(folder: Path) -> bool:
+    """Whether the vendor of an entry that cannot be read is NVIDIA, or is what cannot be read."""
+    try:
+        return _number(folder / "vendor") == NVIDIA
+    except (OSError, InventoryError):
+        return True
 
 
 def simulated_inventory(bus_ids: Iterable[str]) -> Inventory:
@@ -236,3 +295,10 @@ def _is_there(link: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False

@@ -30,7 +30,20 @@ async def examine_pci(guest: Guest) -> Sequence[Finding]:
 
 
 def judge_cards(inventory: Inventory) -> list[Finding]:
-    """One finding for each NVIDIA card."""
+    """One finding for each NVIDIA card, and for each entry of the bus that cannot be read."""
+    sick = [
+        wrong(
+            f"{entry.reason}; {'it may be an NVIDIA card' if entry.may_be_nvidia else 'it is no NVIDIA card'}",
+            "dmesg says what happened to the device; reset it, or boot the VM anew. The boot gate refuses until it can be read",
+        )
+        for entry in inventory.unreadable
+    ]
+    if inventory.hidden and not inventory.nvidia:
+        return sick
+    return [*sick, *_judge_readable(inventory)]
+
+
+def _judge_readable(inventory: Inventory) -> list[Finding]:
     if not inventory.nvidia:
         return [
             note(f"no NVIDIA card: nothing to sample ({inventory.counts})", "if the VM was given one, look at the VMM's own list")
@@ -42,7 +55,10 @@ def _judge_card(card: Card) -> Finding:
     if card.driver is None:
         return wrong(f"card {card.pci_bus_id}: no kernel driver", "modprobe nvidia; dmesg says why it does not take the card")
     if card.held_for_others:
-        return note(f"card {card.pci_bus_id}: held by {card.driver} for somebody else, so it is not sampled")
+        return note(
+            f"card {card.pci_bus_id}: held by {card.driver} for another VM, so it is not sampled",
+            "nothing, if that is meant; loading the module nvidia does not change it: unbind the card first",
+        )
     if card.driver != "nvidia":
         return wrong(
             f"card {card.pci_bus_id}: driven by {card.driver}, not by nvidia", f"blacklist {card.driver}, load nvidia, reboot"
@@ -56,6 +72,8 @@ async def cards_for_nvml(guest: Guest) -> list[Card] | str:
         inventory = await in_thread(guest.inventory)
     except InventoryError:
         return "not looked at: the PCI bus cannot be read (see pci)"
+    if inventory.hidden and not inventory.nvidia:
+        return "not looked at: whether there is a card is unknown (see pci)"
     if not inventory.nvidia:
         return NO_CARD
     mine = [card for card in inventory.nvidia_cards if not card.held_for_others]

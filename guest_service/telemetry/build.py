@@ -57,4 +57,5 @@ def simulated_facts(rack: Rack) -> CardFacts:
         inventory=lambda: simulated_inventory(card.pci_bus_id for card in rack.cards),
         driver_loaded=lambda: rack.driver_loaded,
         bound_driver=lambda _: "nvidia" if rack.driver_loaded else None,
+        changes=False,
     )

@@ -74,8 +74,9 @@ class GpuTelemetry:
 
     @property
     def inventory(self) -> Inventory | None:
-        """The last good look at the bus; None while there is none."""
-        return self._gate.inventory
+        """The last good look at the bus; None while there is none, or it hides what may be a card: then nobody knows how many there are."""
+        inventory = self._gate.inventory
+        return None if inventory is None or inventory.hidden else inventory
 
     @property
     def ready(self) -> bool:
@@ -84,7 +85,7 @@ class GpuTelemetry:
 
     async def start(self) -> None:
         """Look at the bus and begin the first sample; does not wait for it."""
-        await self._gate.look()
+        await self._gate.start()
         if self.answer_without_sample() is None:
             self._cell.refresh()
 
@@ -102,7 +103,7 @@ class GpuTelemetry:
         After the first good look, a guest without a card gets here and back without a system call.
         """
         reply = self._gate.answer()
-        if reply is not None and reply.error:
+        if reply is not None and (reply.error or self._cell.outcome is not None):
             self._cell.forget()
         return reply
 
@@ -166,8 +167,8 @@ class GpuTelemetry:
         reply = guest_api_pb2.GpuInfoResponse()
         reply.CopyFrom(outcome.reply)
         reply.sample_age_ms = int(self._cell.age_seconds * 1000)
-        if reply.gpus and self._gate.inventory is not None:
-            reply.pci_devices = self._gate.inventory.nvidia
+        if reply.gpus and self.inventory is not None:
+            reply.pci_devices = self.inventory.nvidia
         return reply
 
     async def _take(self) -> Outcome:
@@ -178,7 +179,7 @@ class GpuTelemetry:
             reason = f"the NVIDIA driver lists no GPU; the PCI bus has {inventory.nvidia}"
             return failure(OutcomeKind.DRIVER_ERROR, reason, outcome.took_seconds)
         if not outcome.failed:
-            self._known_cards.name(outcome.reply, inventory)
+            self._known_cards.name(outcome.reply, self.inventory)
         return outcome
 
     def _record(self, outcome: Outcome) -> None:

@@ -56,6 +56,15 @@ def test_a_machine_without_cards_is_none_and_not_a_failure(tmp_path: Path) -> No
     assert refused("inventory", "--sysfs", str(sys_tree.root)).stdout.startswith("0 display devices")
 
 
+def test_an_entry_that_cannot_be_read_is_status_1_and_named_and_the_cards_are_listed(tmp_path: Path) -> None:
+    sys_tree = tree(tmp_path)
+    (sys_tree.add("0000:99:00.0") / "vendor").write_text("")
+    done = refused("inventory", "--sysfs", str(sys_tree.root))
+    assert done.returncode == 1
+    assert "0000:99:00.0/vendor" in done.stderr
+    assert done.stdout.splitlines()[-1].startswith("2 display devices, 1 of NVIDIA, and 1 that cannot be read")
+
+
 def test_a_bus_that_cannot_be_read_is_status_1_and_one_line(tmp_path: Path) -> None:
     done = refused("inventory", "--sysfs", str(tmp_path / "absent"), "-o", "json")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)

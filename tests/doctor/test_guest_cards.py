@@ -130,3 +130,21 @@ def test_a_driver_that_hangs_is_a_line_in_the_time_that_a_sample_has(
     report = guest_doctor(_with_library(place, scripted_nvml("cards 1\nnvmlInit_v2 - * hang\n").path))
     assert "did not answer within 2 s" in report.wrong("sample")["seen"]
     assert "dmesg" in report.wrong("sample")["do"]
+
+
+def test_an_entry_that_cannot_be_read_is_wrong_and_the_card_beside_it_is_right(place: GuestPlace) -> None:
+    place.card()
+    place.sys.load_module()
+    place.card(address=OTHER)
+    (place.sys.devices / OTHER / "class").write_text("")
+    report = guest_doctor(place.write())
+    assert report.verdicts("pci") == ["wrong", "ok"]
+    assert f"{OTHER}/class" in report.of("pci")[0]["seen"]
+
+
+def test_cards_held_for_other_vms_are_a_note_that_does_not_send_to_modprobe(place: GuestPlace) -> None:
+    place.card(driver="vfio-pci")
+    report = guest_doctor(place.write())
+    assert report.only("pci")["verdict"] == report.only("driver")["verdict"] == "note"
+    assert "another VM" in report.only("pci")["seen"]
+    assert "modprobe" not in str(report.findings)

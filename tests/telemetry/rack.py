@@ -71,7 +71,7 @@ class Machine:
         self.stats = 0
 
     def facts(self) -> CardFacts:
-        return CardFacts(inventory=self._inventory, driver_loaded=self._loaded, bound_driver=lambda _: self.holder)
+        return CardFacts(inventory=self._inventory, driver_loaded=self._loaded, bound_driver=lambda _: self.holder, changes=False)
 
     def _inventory(self) -> Inventory:
         return self.bus
@@ -98,8 +98,9 @@ class Rig:
         self.clock = clock or virtual_loop().boottime
         self.machine = machine or Machine()
         self.sampler = PacedSampler(self.clock, duration) if sampler is None else sampler(self.clock)
+        self._gate = Gate(self.machine.facts(), self.clock)
         self.telemetry = GpuTelemetry(
-            Gate(self.machine.facts(), self.clock),
+            self._gate,
             self.sampler,
             ttl_seconds=ttl,
             backoff_seconds=backoff,
@@ -113,6 +114,10 @@ class Rig:
 
     async def __aexit__(self, *_: object) -> None:
         await self.telemetry.close()
+
+    async def look(self) -> None:
+        """The machine's bus has changed, and the agent knows."""
+        await self._gate.look()
 
     @property
     def samples(self) -> int:
