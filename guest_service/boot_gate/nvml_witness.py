@@ -22,9 +22,11 @@ NVML_SECONDS = 60.0
 # 1024 cards take about 120 KiB.
 ANSWER_LIMIT_BYTES = 1024 * 1024
 
-# nvml.h: NVML_CC_SYSTEM_FEATURE_ENABLED, NVML_CC_SYSTEM_ENVIRONMENT_PROD, NVML_CC_SYSTEM_DEVTOOLS_MODE_OFF/ON,
+# nvml.h: NVML_CC_SYSTEM_FEATURE_DISABLED, _ENABLED, NVML_CC_SYSTEM_ENVIRONMENT_PROD, NVML_CC_SYSTEM_DEVTOOLS_MODE_OFF/ON,
 # NVML_CC_ACCEPTING_CLIENT_REQUESTS_TRUE.
-FEATURE_ENABLED = 1
+FEATURE_DISABLED, FEATURE_ENABLED = 0, 1
+# What the process that asks fills in before it asks.
+UNWRITTEN = 0xFFFFFFFF
 ENVIRONMENT_PRODUCTION = 2
 DEVTOOLS_OFF, DEVTOOLS_ON = 0, 1
 READY = 1
@@ -124,9 +126,7 @@ def judge_count(state: ConfidentialState, cards: int) -> None:
 def judge_cc_mode(state: ConfidentialState) -> None:
     """Confidential computing is on, for real, on every card; raises RefusalError."""
     if state.feature != FEATURE_ENABLED:
-        raise RefusalError(
-            f"{WHAT}: confidential computing is {'unknown' if state.feature is None else 'off'}; set CC mode on the host"
-        )
+        raise RefusalError(f"{WHAT}: {_say_feature(state.feature)}")
     if state.environment != ENVIRONMENT_PRODUCTION:
         raise RefusalError(
             f"{WHAT}: the confidential-computing environment is {_say(state.environment)}, not production ({ENVIRONMENT_PRODUCTION})"
@@ -152,5 +152,13 @@ def judge_ready(state: ConfidentialState) -> None:
         raise RefusalError(f"{WHAT}: the ready state was set, and reads back as {_say(state.ready)}")
 
 
+def _say_feature(feature: int | None) -> str:
+    if feature == FEATURE_DISABLED:
+        return "confidential computing is off; set CC mode on the host"
+    if feature is None or feature == UNWRITTEN:
+        return "confidential computing is unknown: the driver wrote no mode; a driver and an NVML of one version are needed"
+    return f"the cards are in mode {feature}, which is not the confidential computing of a VM ({FEATURE_ENABLED}); set CC mode on the host"
+
+
 def _say(value: int | None) -> str:
-    return "unknown" if value is None else str(value)
+    return "unknown" if value is None or value == UNWRITTEN else str(value)

@@ -46,6 +46,16 @@ def judge(tree: dict[str, Any], *, cards: int = 1, policy: Policy | None = None)
         ("cards 2\n", "nvml_count", "sees 2 cards, and 1 are on the PCI bus"),
         ("cards 0\n", "nvml_count", "sees 0 cards, and 1 are on the PCI bus"),
         ("cards 1\nnvmlSystemGetConfComputeSettings - * set ccFeature=0\n", "cc_mode", "confidential computing is off"),
+        (
+            "cards 1\nnvmlSystemGetConfComputeSettings - * set ccFeature=2\n",
+            "cc_mode",
+            "in mode 2, which is not the confidential computing",
+        ),
+        (
+            "cards 1\nnvmlSystemGetConfComputeSettings - * set ccFeature=4294967295\n",
+            "cc_mode",
+            "confidential computing is unknown",
+        ),
         ("cards 1\nnvmlSystemGetConfComputeSettings - * set environment=1\n", "cc_mode", "not production"),
         ("cards 1\nnvmlSystemGetConfComputeSettings - * set devToolsMode=1\n", "devtools", "DevTools mode is on"),
         ("cards 1\nnvmlSystemGetConfComputeSettings - * keep\n", "cc_mode", "confidential computing"),
