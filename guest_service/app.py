@@ -127,7 +127,7 @@ def build(config: GuestConfig) -> Agent:
     network = NetworkFacts(
         procfs=Path(config.host.procfs_root), extra_prefixes=config.host.extra_interface_prefixes, part_log=part_log
     )
-    engine = ContainerEngine(_engine_sockets(config))
+    engine = _container_engine(config)
     identity = Identity(version=version, file=Path(config.identity.file) if config.identity.file else None)
     api = GuestApi(
         telemetry=telemetry,
@@ -162,14 +162,14 @@ def _telemetry(config: GuestConfig) -> GpuTelemetry:
     )
 
 
-def _engine_sockets(config: GuestConfig) -> tuple[Path, ...]:
+def _container_engine(config: GuestConfig) -> ContainerEngine:
     match config.containers.socket:
         case "auto":
-            return ENGINE_SOCKETS
+            return ContainerEngine(ENGINE_SOCKETS)
         case "off":
-            return ()
+            return ContainerEngine(())
         case path:
-            return (Path(path),)
+            return ContainerEngine((Path(path),), named=True)
 
 
 async def _stop_serving(agent: Agent) -> None:

@@ -105,7 +105,8 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[containers]`."""
 
-    # Where the container engine is asked. "auto": Docker's or Podman's usual socket, whichever exists; "off": none is asked; or a path.
+    # Where the container engine is asked. "auto": Docker's or Podman's usual socket, whichever exists; "off": none is asked; or a path,
+    # which must be there: while it is not, containers are unknown.
     socket: Annotated[str, msgspec.Meta(pattern="^(auto|off|/.*)$")] = "auto"
 
 

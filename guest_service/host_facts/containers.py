@@ -39,10 +39,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class ContainerEngine:
-    """Lists containers and streams their logs; `sockets` are tried in order, the first that exists is the engine."""
+    """Lists containers and streams their logs; `sockets` are tried in order, the first that exists is the engine.
 
-    def __init__(self, sockets: Sequence[Path] = ENGINE_SOCKETS, *, bound_seconds: float = ENGINE_BOUND_SECONDS) -> None:
+    `named`: they are what the configuration names, so one of them must be there; else a guest may have no engine.
+    """
+
+    def __init__(
+        self, sockets: Sequence[Path] = ENGINE_SOCKETS, *, named: bool = False, bound_seconds: float = ENGINE_BOUND_SECONDS
+    ) -> None:
         self._sockets = tuple(sockets)
+        self._named = named
         self._bound_seconds = bound_seconds
         self._list = OffLoop("containers", self._read_list, bound_seconds)
         self._streams: set[LogStream] = set()
@@ -120,8 +126,14 @@ class ContainerEngine:
             await stream.aclose()
 
     def _client(self) -> docker.APIClient | None:
-        path = next((path for path in self._sockets if path.exists()), None)
+        try:
+            path = next((path for path in self._sockets if path.exists()), None)
+        except OSError as error:
+            raise FactError("containers", f"{error.filename}: {error.strerror or error}") from error
         if path is None:
+            if self._named:
+                missing = ", ".join(map(str, self._sockets))
+                raise FactError("containers", f"{missing} does not exist, and containers.socket names it")
             return None
         _knock(path)
         import docker.constants  # noqa: PLC0415 -- 0.1 s and 15 MB that a guest without an engine never needs

@@ -313,3 +313,22 @@ def test_nothing_is_left_on_the_agent_between_samples(door: str) -> None:
     with running_agent("--simulate", "h200", "--grpc", door, "--http", "off") as agent, dialled(door) as channel:
         stub_of(channel).GpuInfo(EMPTY, timeout=20)
         assert agent.children() == []
+
+
+def test_a_container_engine_that_is_named_and_not_there_is_unavailable_and_a_part_that_is_down(
+    door: str, short_path: Path
+) -> None:
+    config = short_path / "config.toml"
+    config.write_text('[http]\npublic_sysinfo = true\npublic_containers = true\n[containers]\nsocket = "/nonexistent"\n')
+    flags = ("--config", str(config), "--simulate", "none", "--grpc", door, "--http", "127.0.0.1:0")
+    with running_agent(*flags, ready="listening for HTTP on") as agent, dialled(door) as channel:
+        with pytest.raises(grpc.RpcError) as refusal:
+            stub_of(channel).ListContainers(EMPTY, timeout=20)
+        assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "containers.socket" in str(refusal.value.details())
+        page, deadline = "", time.monotonic() + 20
+        # The list is read behind the first page.
+        while 'part_up{part="containers"}' not in page and time.monotonic() < deadline:
+            with urllib.request.urlopen(f"http://{agent.http()}/metrics", timeout=20) as answer:
+                page = answer.read().decode()
+        assert 'guest_service_part_up{part="containers"} 0' in page

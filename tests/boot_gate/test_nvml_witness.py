@@ -49,7 +49,7 @@ def judge(tree: dict[str, Any], *, cards: int = 1, policy: Policy | None = None)
         (
             "cards 1\nnvmlSystemGetConfComputeSettings - * set ccFeature=2\n",
             "cc_mode",
-            "in mode 2, which is not the confidential computing",
+            "in mode 2, which is not the confidential",
         ),
         (
             "cards 1\nnvmlSystemGetConfComputeSettings - * set ccFeature=4294967295\n",

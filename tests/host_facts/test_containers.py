@@ -49,6 +49,18 @@ async def test_a_guest_without_an_engine_has_no_containers_and_pays_for_no_sdk(t
     assert await child.wait() == 0
 
 
+async def test_an_engine_that_the_configuration_names_must_be_there(tmp_path: Path) -> None:
+    engine = ContainerEngine([tmp_path / "absent"], named=True)
+    for ask in (engine.list, lambda: engine.open_logs("web")):
+        with pytest.raises(FactError, match=r"absent does not exist, and containers\.socket names it"):
+            await ask()
+
+
+async def test_a_socket_that_cannot_be_looked_at_is_a_failure_and_not_a_guest_without_an_engine() -> None:
+    with pytest.raises(FactError, match="containers: "):
+        await ContainerEngine([Path("/" + 300 * "x")]).list()
+
+
 async def test_all_containers_are_listed_whole(engine: Engine, engine_socket: Path) -> None:
     stopped = CONTAINER | {"Names": None, "State": "exited", "Created": 0}
     engine.list_body = json.dumps([CONTAINER, stopped]).encode()
