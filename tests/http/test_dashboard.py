@@ -13,7 +13,7 @@ from guest_api.guest_api_pb2 import Container, GpuDevice, GpuInfoResponse, Syste
 from guest_contract import words
 from guest_contract.card_fields import GUEST_PAGE, ROWS, WITHIN, Field, page_title
 from guest_service.dashboard.render import Dashboard, Pages
-from guest_service.dashboard.view import card_view, container_views, gpu_view, system_view
+from guest_service.dashboard.view import CardView, card_view, container_views, gpu_view, system_view
 from guest_transport.http import formats
 from tests.http.guests import Bus, Engine, Gpus, Guest, Shown, containers, h200s, served
 from tests.http.web import get
@@ -66,10 +66,16 @@ def test_only_a_domain_that_is_zero_is_dropped(address: str, words: str) -> None
     assert formats.pci(address) == words
 
 
+def shown(view: CardView) -> dict[str, str]:
+    """What stands beside each title."""
+    return {bar.label: bar.words for bar in view.bars} | dict(view.texts)
+
+
 def test_a_value_that_is_unknown_is_a_dash_and_has_no_bar() -> None:
     view = card_view(GpuDevice(index=3, errors=["device: GPU is lost"]))
-    assert [(bar.words, bar.fill) for bar in view.bars] == [("–", None)] * 3  # noqa: RUF001 -- the dash is what is shown
-    assert (view.texts, view.uuid, view.pci) == ((("Temperature", "–"), ("Power", "–")), "–", "–")  # noqa: RUF001 -- the same
+    assert {"Utilization", "Memory bandwidth", "Memory", "Temperature", "Power"} <= shown(view).keys()
+    assert {*shown(view).values(), view.uuid, view.pci} == {words.UNKNOWN}
+    assert {bar.fill for bar in view.bars} == {None}
     assert view.errors == ("device: GPU is lost",)
 
 
@@ -77,27 +83,35 @@ def test_a_measured_zero_is_a_zero_with_an_empty_bar() -> None:
     view = card_view(
         GpuDevice(utilization_gpu=0, memory_used_bytes=0, memory_total_bytes=1024, temperature_c=0, power_usage_mw=0)
     )
-    assert [(bar.label, bar.words, bar.fill) for bar in view.bars] == [
-        ("Utilization", "0 %", 0),
-        ("Memory bandwidth", "–", None),  # noqa: RUF001 -- the dash is what is shown
-        ("Memory", "0.00 B / 1.00 KB", 0),
+    fills = {bar.label: bar.fill for bar in view.bars}
+    assert (fills["Utilization"], fills["Memory"], fills["Memory bandwidth"]) == (0, 0, None)
+    said = shown(view)
+    assert [said[title] for title in ("Utilization", "Memory", "Temperature", "Power")] == [
+        "0 %",
+        "0.00 B / 1.00 KB",
+        "0 °C",
+        "0.0 W",
     ]
-    assert view.texts == (("Temperature", "0 °C"), ("Power", "0.0 W"))
 
 
 def test_an_impossible_value_is_a_dash_with_its_reason_and_hides_no_other() -> None:
     view = card_view(GpuDevice(utilization_gpu=4_000_000_000, utilization_memory=7, power_usage_mw=2**32 - 1, temperature_c=30))
-    assert [(bar.words, bar.fill) for bar in view.bars[:2]] == [("–", None), ("7 %", 7)]  # noqa: RUF001 -- the dash
-    assert view.texts == (("Temperature", "30 °C"), ("Power", "–"))  # noqa: RUF001 -- the same
+    said = shown(view)
+    assert (said["Utilization"], said["Memory bandwidth"], said["Power"], said["Temperature"]) == (
+        words.UNKNOWN,
+        "7 %",
+        words.UNKNOWN,
+        "30 °C",
+    )
+    assert {bar.label: bar.fill for bar in view.bars}["Utilization"] is None
     assert view.errors == ("utilization: gpu 4000000000 % is over 100", "power: 4294967295 mW is over 5000000")
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if GUEST_PAGE not in row.not_on], ids=lambda row: row.name)
 def test_a_row_of_the_table_is_on_the_guest_s_page(row: Field) -> None:
     view = card_view(GpuDevice(**{row.name: row.most}))  # type: ignore[arg-type] # by name
-    shown = {bar.label: bar.words for bar in view.bars} | dict(view.texts)
     [whole] = [each for each in ROWS if each.of == row.name] if row.shown == WITHIN else [row]
-    assert words.say(row, row.most) in shown[page_title(whole)]
+    assert words.say(row, row.most) in shown(view)[page_title(whole)]
 
 
 @pytest.mark.parametrize(("ready", "word"), [(None, "unknown"), (True, "true"), (False, "false")])

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
-from guest_contract.card_fields import BASE, CELSIUS, COUNT, COUNTER, INFO, MILLIWATTS, ROWS, TEXT_VALUE, Field, Metric
+from guest_contract.card_fields import (
+    BASE,
+    CELSIUS,
+    CHECKS,
+    COUNT,
+    COUNTER,
+    FLAG,
+    INFO,
+    MILLIWATTS,
+    ROWS,
+    TEXT_VALUE,
+    Field,
+    Metric,
+)
 from guest_contract.card_values import judged_columns
 from guest_metrics import gpu, table
 from guest_metrics.card_lines import CardLines
@@ -73,23 +87,28 @@ def test_texts_are_the_labels_of_one_info_series_and_escaped() -> None:
     assert made.read([(None,), (None,)]) == (((None, None),), [None])
 
 
-@pytest.mark.parametrize("field", [each.name for each in ROWS])
-def test_no_impossible_number_becomes_a_sample_and_the_other_values_stay(field: str) -> None:
-    good = {
-        "utilization_gpu": 1, "utilization_memory": 2, "memory_total_bytes": 9, "memory_used_bytes": 4, "memory_free_bytes": 5,
-        "temperature_c": 6, "power_usage_mw": 7,
-    }  # fmt: skip
+# A possible value for each row that is a number, the same ones for every card.
+GOOD = {row.name: max(row.least, 1) for row in ROWS if row.unit not in (TEXT_VALUE, FLAG)} | {"memory_total_bytes": 9}
+
+
+def samples(**values: Any) -> set[str]:
+    """What stands on the page of a card with these values beside one with good ones, the card's own series without their numbers."""
     reply = GpuInfoResponse()
-    reply.gpus.add(index=0, **{**good, field: U64 if field.endswith("_bytes") else U32})
-    reply.gpus.add(index=1, **good)
+    reply.gpus.add(index=0, **values)
+    reply.gpus.add(index=1, **GOOD)
     lines = Lines()
     gpu.add_gpus(lines, reply)
-    gone = {name for name, family in table.CARD_FAMILIES.items() if 'index="0"' not in lines.fragment().lines[family.name]}
+    return {line.rpartition(" ")[0] for text in lines.fragment().lines.values() for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("field", GOOD)
+def test_no_impossible_number_becomes_a_sample_and_the_other_values_stay(field: str) -> None:
+    highest = U64 if field.endswith("_bytes") else U32
     # Without a total nobody knows what the parts are of.
-    assert gone == (
-        {"memory_total_bytes", "memory_used_bytes", "memory_free_bytes"} if field == "memory_total_bytes" else {field}
-    )
-    assert all('index="1"' in lines.fragment().lines[family.name] for family in table.CARD_FAMILIES.values())
+    unknown = {field, *(part for check in CHECKS if check.whole == field for part in check.parts)}
+    expected = samples(**{name: value for name, value in GOOD.items() if name not in unknown})
+    assert samples(**{**GOOD, field: highest}) == expected
+    assert samples(**GOOD) > expected
 
 
 @pytest.mark.parametrize("each", [row for row in ROWS if row.metric], ids=lambda each: each.name)

@@ -62,16 +62,11 @@ def test_every_value_of_a_card_has_its_family() -> None:
     )  # fmt: skip
     samples = gpu_samples(reply)
     card = {"index": "3", "uuid": "GPU-3", "pci_bus_id": "0001:02:00.0"}
-    assert [samples[at(family.name, **card)] for family in (*table.CARD_FAMILIES.values(), table.GPU_QUERY_ERRORS)] == [
-        1,
-        2,
-        9,
-        4,
-        5,
-        6,
-        70123,
-        0,
-    ]
+    names = (
+        "utilization_percent", "memory_utilization_percent", "memory_total_bytes", "memory_used_bytes", "memory_free_bytes",
+        "temperature_celsius", "power_usage_milliwatts", "query_errors",
+    )  # fmt: skip
+    assert [samples[at(f"dstack_gpu_{name}", **card)] for name in names] == [1, 2, 9, 4, 5, 6, 70123, 0]
     assert samples[at("dstack_gpu_sample_age_seconds")] == 1.5
     assert samples[at("dstack_gpu_cc_ready")] == 1
     assert samples[at("dstack_gpu_cc_devtools")] == 1
