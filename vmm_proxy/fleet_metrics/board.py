@@ -170,7 +170,7 @@ class FleetBoard:
 
     def _changed(self, before: GuestEntry | None, after: GuestEntry | None) -> None:
         known = self._guests.get(before.id) if before else None
-        if known and before and after and after.running and _same_vm(before, after):
+        if known and before and after and before.generation == after.generation:
             known.entry = after
             known.version += 1
         else:
@@ -202,10 +202,6 @@ def _fitting(answer: Answer, kind: type[M]) -> M:
         text = f"its {kind.DESCRIPTOR.name} is too big for a page of all guests: {answer.wire_bytes} bytes"
         raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, answered=True)
     return message
-
-
-def _same_vm(before: GuestEntry, after: GuestEntry) -> bool:
-    return (before.address, before.instance_id, before.tls) == (after.address, after.instance_id, after.tls)
 
 
 class _Wait:

@@ -21,6 +21,9 @@ from vmm_proxy.fleet_metrics.labels import own_labels
 from vmm_proxy.fleet_metrics.last_known import LastKnown
 from vmm_proxy.fleet_metrics.pacing import Breath
 
+# Where guests come and go faster than a page is made, the last attempt is made in one go; what it needs is mostly there by then.
+ATTEMPTS = 3
+
 
 class FleetPage:
     """Makes pages of what `board` knows. `chosen` are the directory's labels that stand on each line, by name (labels.py)."""
@@ -36,24 +39,36 @@ class FleetPage:
         """The page of all guests, in blocks; `own` holds the proxy's own samples."""
         own.add(table.PROXY_BUILD_INFO, 1, *self._build)
         async with self._one_at_a_time:
-            breath = Breath()
-            kept: list[KeptLines] = []
-            for guest in self._board.guests():
+            for attempt in range(ATTEMPTS):
+                guests = self._board.guests()
+                breath = Breath() if attempt + 1 < ATTEMPTS else None
+                ages = await self._filled(guests, breath)
+                # A guest that left meanwhile, or became another VM, may not be on a page that is made now.
+                if guests is self._board.guests():
+                    break
+            return _assembled(form, [own.fragment(), ages], [sheet.blocks for sheet in (self._gpus, self._systems, self._rest)])
+
+    async def _filled(self, guests: Sequence[LastKnown], breath: Breath | None) -> Fragment:
+        """Fill the sheets with `guests`, and give their ages; without `breath` in one go."""
+        ages, kept = Lines(), list[KeptLines]()
+        for guest in guests:
+            if breath:
                 await breath.take()
-                now = self._board.clock()
-                lines = kept_lines(guest, self._chosen)
-                lines.bring_up_to_date(guest, now)
-                add_ages(own, lines.labels, guest, now)
-                kept.append(lines)
-            parts = {
-                self._gpus: [lines.gpus for lines in kept],
-                self._systems: [lines.system for lines in kept],
-                self._rest: [lines.rest for lines in kept],
-            }
-            for sheet, sources in parts.items():
-                for _ in sheet.fill(sources):
+            now = self._board.clock()
+            lines = kept_lines(guest, self._chosen)
+            lines.bring_up_to_date(guest, now)
+            add_ages(ages, lines.labels, guest, now)
+            kept.append(lines)
+        parts = {
+            self._gpus: [lines.gpus for lines in kept],
+            self._systems: [lines.system for lines in kept],
+            self._rest: [lines.rest for lines in kept],
+        }
+        for sheet, sources in parts.items():
+            for _ in sheet.fill(sources):
+                if breath:
                     await breath.take()
-            return _assembled(form, own.fragment(), [sheet.blocks for sheet in parts])
+        return ages.fragment()
 
     def of_one(self, guest: LastKnown, form: Format, *, labels_from_target: bool = False) -> bytes:
         """One guest's page; without the proxy's labels where the scraper puts the same ones on its target."""
@@ -65,10 +80,10 @@ class FleetPage:
         return page_of([lines.fragment()], form)
 
 
-def _assembled(form: Format, own: Fragment, sheets: Sequence[Mapping[str, bytes]]) -> list[bytes]:
+def _assembled(form: Format, own: Sequence[Fragment], sheets: Sequence[Mapping[str, bytes]]) -> list[bytes]:
     page: list[bytes] = []
     for family in table.ALL:
-        lines = own.lines.get(family.name, "")
+        lines = "".join(part.lines.get(family.name, "") for part in own)
         blocks = [block for sheet in sheets if (block := sheet.get(family.name))]
         if lines or blocks:
             page += (f"{header(family, form)}{lines}".encode(), *blocks)

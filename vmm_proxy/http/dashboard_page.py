@@ -8,7 +8,6 @@ from starlette.responses import Response
 from guest_transport.http.answers import answer_blocks
 from guest_transport.http.pages import HTML, PAGE_CSP, utf8
 from vmm_proxy.fleet_metrics.board import FleetBoard
-from vmm_proxy.fleet_metrics.pacing import Breath
 from vmm_proxy.http.fleet_view import FleetView
 
 # How long a person waits for a first page without wondering; guests that are down delay only that one.
@@ -25,13 +24,9 @@ class DashboardPage:
     async def page(self, request: Request) -> Response:
         """The whole page."""
         await self._board.bring_up_to_date(self._board.guests(), PAGE_SECONDS)
-        breath = Breath()
-        blocks = [self._view.pages.head(self._view.summary())]
-        for entry in self._view.entries():
-            await breath.take()
-            if rows := self._view.rows(entry.id):
-                blocks.append(utf8(rows))
-        blocks.append(self._view.pages.foot())
+        made = await self._view.rows_of([entry.id for entry in self._view.entries()])
+        rows = [utf8(html) for html in made.values() if html]
+        blocks = [self._view.pages.head(self._view.summary()), *rows, self._view.pages.foot()]
         return await answer_blocks(request, blocks, HTML, {"content-security-policy": PAGE_CSP})
 
     async def asset(self, request: Request) -> Response:

@@ -15,6 +15,7 @@ from vmm_proxy.dashboard.view import guest_rows
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.last_known import LastKnown
+from vmm_proxy.fleet_metrics.pacing import Breath
 
 KEPT_SECONDS = 1.0
 
@@ -49,6 +50,21 @@ class FleetView:
         html = self.pages.guest(guest_rows(entry, known, self.history, now))
         self._rows[guest_id] = (known or entry, version, now, html)
         return html
+
+    async def rows_of(self, guest_ids: Sequence[str]) -> dict[str, str | None]:
+        """Each guest's rows, made in turns with the loop's other work; a guest that became another VM meanwhile is made anew at the end."""
+        breath = Breath()
+        made: dict[str, tuple[object, str | None]] = {}
+        for guest_id in guest_ids:
+            await breath.take()
+            made[guest_id] = (self._subject(guest_id), self.rows(guest_id))
+        return {
+            guest_id: html if self._subject(guest_id) is subject else self.rows(guest_id)
+            for guest_id, (subject, html) in made.items()
+        }
+
+    def _subject(self, guest_id: str) -> object:
+        return self._board.get(guest_id) or self._directory.get(guest_id)
 
     def summary(self) -> Summary:
         """The fleet in one line."""

@@ -22,7 +22,6 @@ from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.last_known import LastKnown
-from vmm_proxy.fleet_metrics.pacing import Breath
 from vmm_proxy.http.fleet_view import FleetView
 
 # A guest samples its cards no more often than this.
@@ -103,16 +102,9 @@ class LiveFleet:
             yield _event("summary", self._view.pages.summary(self._view.summary()))
 
     async def _shown(self, guest_ids: list[str]) -> bytes:
-        rows: list[str] = []
-        gone: list[str] = []
-        breath = Breath()
-        for guest_id in guest_ids:
-            await breath.take()
-            html = self._view.rows(guest_id)
-            if html is None:
-                gone.append(guest_id)
-            else:
-                rows.append(html)
+        made = await self._view.rows_of(guest_ids)
+        rows = [html for html in made.values() if html is not None]
+        gone = [guest_id for guest_id, html in made.items() if html is None]
         return (_event("rows", rows) if rows else b"") + (_event("gone", gone) if gone else b"")
 
     def _entry_changed(self, before: GuestEntry | None, after: GuestEntry | None) -> None:

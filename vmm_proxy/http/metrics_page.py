@@ -15,6 +15,7 @@ from guest_metrics.exposition import Format, negotiate
 from guest_metrics.scrape_time import SCRAPE_TIMEOUT_HEADER, page_seconds
 from guest_transport.http.answers import answer, answer_blocks
 from vmm_proxy.directory import GUEST_ID_RULE, valid_guest_id
+from vmm_proxy.fleet_metrics.last_known import LastKnown
 from vmm_proxy.http.parts import PageParts
 
 # The process is looked at in a thread of its own and takes a millisecond; a page waits no longer for it.
@@ -44,12 +45,17 @@ class MetricsPage:
         guest_id = query["vm_id"]
         if not valid_guest_id(guest_id):
             raise HTTPException(400, f"vm_id: must be {GUEST_ID_RULE}")
+        await self._parts.board.bring_up_to_date([self._running(guest_id)], seconds)
+        # It may have become another VM meanwhile, of which nothing is known yet.
+        guest = self._running(guest_id)
+        page = self._parts.page.of_one(guest, form, labels_from_target="labels" in query)
+        return await answer(request, page, form.value)
+
+    def _running(self, guest_id: str) -> LastKnown:
         guest = self._parts.board.get(guest_id)
         if guest is None:
             raise HTTPException(404, "not found: no running guest has this id")
-        await self._parts.board.bring_up_to_date([guest], seconds)
-        page = self._parts.page.of_one(guest, form, labels_from_target="labels" in query)
-        return await answer(request, page, form.value)
+        return guest
 
 
 def _query(request: Request) -> dict[str, str]:
