@@ -4,7 +4,8 @@ gRPC (as PyPI builds it) speaks neither vsock nor a VMM's hybrid vsock, so its b
 listens use the same relay with the two ends swapped. It understands nothing of the bytes, keeps what TCP would keep (order, half-close,
 back-pressure) and bounds what it holds: connections, buffers, and the time that opening the far side may take.
 
-Rejected: asyncio streams (one more copy and two more task switches per chunk); a thread per direction (2000 threads at 1000 guests).
+Rejected: asyncio streams (one more copy and two more task switches per chunk), asyncio's transports (see _Joined), and a thread per
+direction (2000 threads at 1000 guests).
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ from contextlib import AbstractAsyncContextManager
 
 log = logging.getLogger(__name__)
 
-# Written but not yet taken by the other side, per direction. Above it the sender is not read; with the one chunk that is read at a time a
-# connection holds 256 KiB in both directions, however slow an end is.
-BUFFER_BYTES = 64 * 1024
-# Read at a time. The 256 KiB of asyncio's own protocols are taken from the kernel anew for every read, which cost more than the reading.
+# Read at a time. Once this much waits for the other side no more is read: a connection holds 256 KiB at most, however slow its ends are.
+# The 256 KiB of asyncio's own protocols are taken from the kernel anew for every read, which cost more than the reading.
 CHUNK_BYTES = 64 * 1024
 # An end that is gone leaves the other this long to take what is still buffered.
 LINGER_SECONDS = 5.0
@@ -130,24 +129,11 @@ class Relay:
 
 async def pump(one: socket.socket, other: socket.socket) -> None:
     """Move bytes both ways until both ends are closed; owns and closes both sockets. Cancelling cuts both off."""
-    loop = asyncio.get_running_loop()
-    here, there = _End(_OF_THREAD.chunk), _End(_OF_THREAD.chunk)
-    here.other, there.other = there, here
+    joined = _Joined(one, other)
     try:
-        await loop.connect_accepted_socket(lambda: here, one)
-        await loop.connect_accepted_socket(lambda: there, other)
-        here.flow()
-        there.flow()
-        # Only now, because the end of both is the end of the connection.
-        for end in (here, there):
-            if end.read_all:
-                end.eof_received()
-        await asyncio.wait([here.gone, there.gone])
+        await joined.ended
     finally:
-        for end in (here, there):
-            end.cut()
-        # The transports close their sockets in the loop's next round.
-        await asyncio.sleep(0)
+        joined.close()
 
 
 class _OfThread(threading.local):
@@ -160,86 +146,137 @@ class _OfThread(threading.local):
 _OF_THREAD = _OfThread()
 
 
-class _End(asyncio.BufferedProtocol):
-    """One end of a connection: what it reads into `chunk` is written to the other."""
+class _Joined:
+    """Two connections as one. It works on the sockets themselves: each of asyncio's transports is garbage that only a full collection
+    finds (it keeps its own bound method), and copies what it passes on."""
 
-    other: _End
-
-    def __init__(self, chunk: memoryview) -> None:
-        self._chunk = chunk
-        self.transport: asyncio.Transport | None = None
-        self.read_all = False
-        # What came before the other end was there: None once it is. (Pausing in connection_made would do, were it not without effect
-        # in Python 3.11.2.)
-        self._early: list[bytes] | None = []
+    def __init__(self, one: socket.socket, other: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ways = (_Way(one, other, self._changed), _Way(other, one, self._changed))
+        for way in self._ways:
+            way.resume()
 
-    def flow(self) -> None:
-        """Begin to pass on what is read; the other end is there."""
-        early, self._early = self._early or [], None
-        if self.transport is not None:
-            self.transport.resume_reading()
-        for data in early:
-            self._pass_on(data)
-
-    def cut(self) -> None:
-        """Close at once, whatever is still buffered."""
+    def close(self) -> None:
+        """Close both sockets at once, whatever was not taken yet."""
         if self._linger is not None:
             self._linger.cancel()
-        if self.transport is not None and not self.gone.done():
-            self.transport.abort()
+        for way in self._ways:
+            way.close()
 
-    def finish(self) -> None:
-        """Close when what is buffered is taken, at the latest after LINGER_SECONDS."""
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.close()
-            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.cut)
+    def _changed(self) -> None:
+        there, back = self._ways
+        # An end that is lost takes nothing more.
+        for way, reverse in ((there, back), (back, there)):
+            if way.source_lost:
+                reverse.give_up()
+        if there.over and back.over:
+            if not self.ended.done():
+                self.ended.set_result(None)
+        elif there.read_all and back.read_all and self._linger is None:
+            self._linger = self._loop.call_later(LINGER_SECONDS, self._give_up)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # for mypy: a stream socket's transport is one
-        self.transport = transport
-        transport.set_write_buffer_limits(high=BUFFER_BYTES)
+    def _give_up(self) -> None:
+        for way in self._ways:
+            way.give_up()
+        self._changed()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the chunk has the size that it has
-        return self._chunk
 
-    def buffer_updated(self, nbytes: int) -> None:
-        # A copy, because a transport may keep what it cannot write at once.
-        self._pass_on(bytes(self._chunk[:nbytes]))
+class _Way:
+    """One direction: what `source` says goes to `target`; while the target does not take it, the source is not read."""
 
-    def _pass_on(self, data: bytes) -> None:
-        if self._early is not None:
-            self._early.append(data)
-            if self.transport is not None:
-                self.transport.pause_reading()
-        elif self.other.transport is not None:
-            self.other.transport.write(data)
+    __slots__ = ("_changed", "_loop", "_rest", "_source", "_target", "over", "read_all", "source_lost")
 
-    def eof_received(self) -> bool:
+    def __init__(self, source: socket.socket, target: socket.socket, changed: Callable[[], None]) -> None:
+        self._source = source
+        self._target = target
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        # What the target did not take yet. From one chunk on the source is not read, so that it is two at most.
+        self._rest = bytearray()
+        # Nothing more comes from the source: its end, or its loss.
+        self.read_all = False
+        self.source_lost = False
+        # Nothing more will go this way.
+        self.over = False
+
+    def resume(self) -> None:
+        """Read the source when it has something."""
+        self._loop.add_reader(self._source.fileno(), self._readable)
+
+    def give_up(self) -> None:
+        """Pass on nothing more."""
+        if not self.over:
+            self._stop()
+            self._rest.clear()
+            self.read_all = self.over = True
+
+    def close(self) -> None:
+        """Close the source, which is the other way's target."""
+        self._stop()
+        self._source.close()
+
+    def _stop(self) -> None:
+        if self._source.fileno() >= 0:
+            self._loop.remove_reader(self._source.fileno())
+        if self._target.fileno() >= 0:
+            self._loop.remove_writer(self._target.fileno())
+
+    def _readable(self) -> None:
+        chunk = _OF_THREAD.chunk
+        try:
+            count = self._source.recv_into(chunk)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.source_lost = True
+            self._end_of_source()
+            return
+        if not count:
+            self._end_of_source()
+            return
+        sent = 0 if self._rest else self._send(chunk[:count])
+        if sent < count and not self.over:
+            if not self._rest:
+                self._loop.add_writer(self._target.fileno(), self._writable)
+            self._rest += chunk[sent:count]
+            if len(self._rest) >= CHUNK_BYTES:
+                self._loop.remove_reader(self._source.fileno())
+
+    def _writable(self) -> None:
+        waited = len(self._rest) >= CHUNK_BYTES
+        del self._rest[: self._send(self._rest)]
+        if self.over:
+            return
+        if waited and len(self._rest) < CHUNK_BYTES and not self.read_all:
+            self.resume()
+        if not self._rest:
+            self._loop.remove_writer(self._target.fileno())
+            if self.read_all:
+                self._finish()
+
+    def _send(self, data: bytearray | memoryview) -> int:
+        try:
+            return self._target.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            # The target takes nothing more; what it still says comes the other way.
+            self.give_up()
+            self._changed()
+            return 0
+
+    def _end_of_source(self) -> None:
         self.read_all = True
-        if self._early is not None:
-            pass
-        elif self.other.read_all:
-            self.finish()
-            self.other.finish()
-        elif self.other.transport is not None:
-            with contextlib.suppress(OSError):
-                self.other.transport.write_eof()
-        # Stay open: the other may still have much to say.
-        return True
+        self._loop.remove_reader(self._source.fileno())
+        if self._rest:
+            self._changed()
+        else:
+            self._finish()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # both ways of ending are an end
-        if self._linger is not None:
-            self._linger.cancel()
-        if not self.gone.done():
-            self.gone.set_result(None)
-        self.other.finish()
-
-    def pause_writing(self) -> None:
-        if self.other.transport is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other.transport is not None and not self.other.read_all:
-            self.other.transport.resume_reading()
+    def _finish(self) -> None:
+        self.over = True
+        with contextlib.suppress(OSError):
+            self._target.shutdown(socket.SHUT_WR)
+        self._changed()

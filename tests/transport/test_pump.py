@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from guest_transport import relay
-from guest_transport.relay import BUFFER_BYTES, pump
+from guest_transport.relay import CHUNK_BYTES, pump
 from tests.transport.socket_pairs import PATIENCE_SECONDS, pair, read_all
 
 
@@ -107,7 +107,7 @@ async def test_an_end_that_does_not_read_stops_the_sender_within_the_bound() -> 
                 idle += 1
                 await asyncio.sleep(0.001)
         kernel = sum(end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for end in (near, far))
-        assert sent <= kernel + BUFFER_BYTES + 256 * 1024
+        assert sent <= kernel + 2 * CHUNK_BYTES + 64 * 1024
         near.shutdown(socket.SHUT_WR)
         assert len(await read_all(far)) == sent
 
@@ -127,7 +127,7 @@ async def test_what_waits_for_a_slow_reader_outlives_both_ends_goodbye() -> None
         kernel = _fill(spare)
     async with _pumped() as (near, far, moving):
         near.shutdown(socket.SHUT_WR)
-        sent = kernel + BUFFER_BYTES // 2
+        sent = kernel + CHUNK_BYTES // 2
         await asyncio.get_running_loop().sock_sendall(far, bytes(sent))
         far.close()
         # So that the relay has heard both goodbyes before anything is taken.
@@ -146,10 +146,10 @@ async def test_an_end_that_never_reads_is_not_waited_for_for_ever(monkeypatch: p
     async with _pumped() as (near, far, moving):
         # Both have said all. Half of what the relay buffers is still to be taken, so the sender was read to its end.
         near.shutdown(socket.SHUT_WR)
-        await asyncio.get_running_loop().sock_sendall(far, bytes(kernel + BUFFER_BYTES // 2))
+        await asyncio.get_running_loop().sock_sendall(far, bytes(kernel + CHUNK_BYTES // 2))
         far.close()
         await asyncio.wait_for(moving, PATIENCE_SECONDS)
-        assert len(await read_all(near)) < kernel + BUFFER_BYTES // 2
+        assert len(await read_all(near)) < kernel + CHUNK_BYTES // 2
 
 
 async def test_a_cancelled_pump_cuts_both_ends_off() -> None:
