@@ -39,9 +39,10 @@ from guest_metrics.exposition import Format
 from guest_metrics.table import Family
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.server import PageServer
-from vmm_proxy.app import Parts, build, collect_garbage_quietly, join_pages
+from vmm_proxy.app import Parts, build, join_pages
 from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.garbage import collect_rarely
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
@@ -264,7 +265,7 @@ async def scraped(parts: PageParts, rounds: int, before_each: Callable[[int], No
     [address] = server.addresses
     assert isinstance(address, TcpAddress)
     good = True
-    collect_garbage_quietly()
+    collect_rarely()
     for coding in ("identity", "gzip"):
         held, times = [], []
         for turn in range(rounds):

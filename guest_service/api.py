@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 from google.protobuf import empty_pb2
@@ -19,6 +19,7 @@ from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.power import Power, ShutdownRefusedError
 from guest_service.telemetry.cache_control import CacheControlError, parse_max_age
+from guest_transport.abort import abort
 from guest_transport.peers import Peer, Peers, TcpPeer
 from guest_transport.serving import Service
 from guest_transport.tls import certificate_names
@@ -159,12 +160,6 @@ class GuestApi(guest_api_pb2_grpc.GuestApiServicer):
             self._log.works(method)
             return value
         return await abort(context, *refusal)
-
-
-async def abort(context: Context[T], code: grpc.StatusCode, text: str) -> NoReturn:
-    """End the call with `code` and `text`."""
-    await context.abort(code, text)
-    raise AssertionError  # pragma: no cover -- abort never returns, but its stub does not say so
 
 
 def shown_caller(peer: Peer, context: Context[T]) -> str:

@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from guest_transport.abort import abort
+
 # Any throughout: messages of any service pass through here.
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -86,7 +88,7 @@ def _taking(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 def _one_answer(plain: Callable[..., Any]) -> Callable[..., Any]:
     async def answer(request: Any, context: _Context) -> Any:
         if request is _UNDECODABLE:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, REFUSAL)
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, REFUSAL)
         return await plain(request, context)
 
     return answer
@@ -99,7 +101,7 @@ def _many_answers(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     async def answers(request: Any, context: _Context) -> AsyncIterator[Any]:
         if request is _UNDECODABLE:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, REFUSAL)
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, REFUSAL)
         async for answer in plain(request, context):
             yield answer
 
@@ -110,7 +112,7 @@ def _stream_of(plain: Callable[..., Any]) -> Callable[..., Any]:
     async def decoded(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
         async for request in requests:
             if request is _UNDECODABLE:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, REFUSAL)
+                await abort(context, grpc.StatusCode.INVALID_ARGUMENT, REFUSAL)
             yield request
 
     if not inspect.isasyncgenfunction(plain):

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from guest_transport.abort import abort
+
 SERVICE_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 # A watcher is a call that never ends; these many leave most of the server's concurrent calls to those who ask for something.
 WATCHERS_LIMIT = 128
@@ -52,7 +54,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
     ) -> health_pb2.HealthCheckResponse:
         """The health of one service; NOT_FOUND for a name that is none."""
         if request.service not in self._status:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+            await abort(context, grpc.StatusCode.NOT_FOUND, "no such service")
         return health_pb2.HealthCheckResponse(status=self._status[request.service])
 
     async def List(self, request: health_pb2.HealthListRequest, context: object) -> health_pb2.HealthListResponse:  # noqa: N802, ARG002
@@ -64,7 +66,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:  # noqa: N802  # the contract's name
         """The health of one service now and at each change; ends when the server stops."""
         if len(self._watchers) >= WATCHERS_LIMIT:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS_LIMIT} watchers already; use Check")
+            await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS_LIMIT} watchers already; use Check")
         ended = asyncio.get_running_loop().create_future()
         self._watchers.add(ended)
         try:

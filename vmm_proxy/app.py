@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import time
@@ -21,6 +20,7 @@ from guest_transport.sd_notify import Notifier
 from guest_transport.serving import GrpcServer
 from guest_transport.serving import run as run_server
 from guest_transport.tls import ServerTls
+from vmm_proxy import garbage
 from vmm_proxy.audit import Audit
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.config import Setup
@@ -51,10 +51,6 @@ from vmm_proxy.watching import Sleep, Watches
 log = logging.getLogger(__name__)
 
 DISTRIBUTION = "guestscope"
-# As Python has them.
-YOUNG_COLLECTIONS = (700, 10)
-# A hundred times rarer.
-FULL_COLLECTION = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +149,6 @@ def page_app(pages: PageParts, access: Access) -> ASGIApp:
     return TokenDoor(app, access) if pages.setup.need_token else app
 
 
-def collect_garbage_quietly() -> None:
-    """Keep Python's full collections rare: with a thousand guests one looks at 100,000 objects and holds everything up for 50 ms.
-
-    What is there at the start stays and is never looked at again; young garbage is collected as ever. Old garbage in cycles, of which
-    there is little (a guest's channel that was closed), waits for one of some millions of allocations more.
-    """
-    gc.freeze()
-    gc.set_threshold(*YOUNG_COLLECTIONS, FULL_COLLECTION)
-
-
 def check_sources(setup: Setup) -> tuple[int, list[str]]:
     """How many guests serve would know, libvirt's apart, and why files of the directory's folder are refused.
 
@@ -238,7 +224,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         await ending.enter_async_context(notifier.watched())
         notifier.ready(f"listening on {', '.join(map(str, [*parts.server.addresses, *page_server.addresses]))}")
         started.set()
-        collect_garbage_quietly()
+        await ending.enter_async_context(garbage.collected())
         await stop.wait()
         notifier.stopping()
 

@@ -7,7 +7,6 @@ only, so that help and `check-config` are quick.
 from __future__ import annotations
 
 import functools
-import gc
 import importlib.metadata
 import logging
 import resource
@@ -19,9 +18,6 @@ import click
 
 from guest_transport.errors import SettingsError, StartError
 from guest_transport.logs import escape, log_to_stderr
-
-# New objects between two looks for garbage; Python's own is 700.
-GARBAGE_THRESHOLD_OBJECTS = 20_000
 
 _FILE = click.Path(path_type=Path)
 # What a shell calls the end by Ctrl-C.
@@ -96,7 +92,6 @@ def serve(
 
     log_to_stderr(log_format)
     _allow_many_descriptors()
-    _collect_garbage_less_often()
     try:
         setup = read()
     except StartError as error:
@@ -155,15 +150,6 @@ def _allow_many_descriptors() -> None:
     """One connection per guest: the usual soft limit of 1024 would end at a thousand guests, and the hard limit is the operator's word."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _collect_garbage_less_often() -> None:
-    """Python's own beat looks through everything that a collection over a thousand guests holds, again and again: 8 % of its time.
-
-    What waits to be found is small: calls and answers leave no cycles behind, and failures a traceback each.
-    """
-    gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD_OBJECTS)
 
 
 @main.command()

@@ -72,6 +72,8 @@ class Seat:
         self._told(outcome)
 
     def _too_late(self) -> None:
+        # A timer that has run keeps this method, and with it the seat.
+        self._clock = None
         self._flight.left_by(self)
         self._told(None)
 

@@ -11,6 +11,7 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
+from guest_transport.abort import abort
 from vmm_proxy.statuses import CallError
 
 STATUS_DETAILS = "grpc-status-details-bin"
@@ -35,4 +36,4 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: CallError) 
     trailers: tuple[tuple[str, str | bytes], ...] = error.trailers
     if error.retry_after_seconds is not None:
         trailers = (*trailers, (STATUS_DETAILS, rpc_status(error).SerializeToString()))
-    await context.abort(error.code, error.text, trailers)
+    await abort(context, error.code, error.text, trailers)

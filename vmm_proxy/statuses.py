@@ -69,7 +69,7 @@ class CallError(Exception):
         """This failure, to be kept: without its traceback, its cause and what it was raised in.
 
         Their frames hold the call, the line to the guest with its connection, and mostly this failure itself: a cycle, which is only found
-        by a full collection of garbage, and those are rare here (app.collect_garbage_quietly).
+        by a full collection of garbage, and those are rare here (vmm_proxy.garbage).
         """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
