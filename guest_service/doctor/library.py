@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from guest_service.collector.loaded_library import DEFAULT_LIBRARY
 from guest_service.doctor.cards import SIMULATED, cards_for_nvml
 from guest_service.doctor.machine import Guest
 from guest_service.host_facts.command import CommandError, run_command
+from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.findings import Finding, note, ok, wrong
 
 TRY_LIBRARY = Path(__file__).parents[1] / "collector/try_library.py"
@@ -29,6 +31,8 @@ _ACCOUNT_LIMIT_BYTES = 512 * 1024
 # Variants for newer processors, which the loader tries in each folder first.
 _VARIANT = re.compile(r"(/(glibc-hwcaps/[^/]+|tls|haswell|x86_64|aarch64))+$")
 _PLACES_SHOWN = 8
+# The distribution of NVIDIA that has the module pynvml.
+BINDING = "nvidia-ml-py"
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -54,7 +58,26 @@ async def examine_library(guest: Guest) -> Sequence[Finding]:
     cards = await cards_for_nvml(guest)
     if isinstance(cards, str):
         return [note(cards)]
-    return judge_library(await read_library(guest.config.gpu.nvml_library or DEFAULT_LIBRARY, guest.environ))
+    library = judge_library(await read_library(guest.config.gpu.nvml_library or DEFAULT_LIBRARY, guest.environ))
+    return [*library, *judge_binding(await in_thread(binding_owners))]
+
+
+def binding_owners() -> list[str]:
+    """The distributions that say that pynvml.py is theirs. Blocks."""
+    return sorted(set(metadata.packages_distributions().get("pynvml", ())))
+
+
+def judge_binding(owners: Sequence[str]) -> list[Finding]:
+    """The official one alone: another one's file has other structures, and the driver writes past their end."""
+    others = [name for name in owners if name.lower().replace("_", "-") != BINDING]
+    if not others:
+        return []
+    return [
+        wrong(
+            f"{BINDING} is replaced by {', '.join(others)}",
+            f"pip uninstall {' '.join(others)}; pip install --force-reinstall {BINDING}",
+        )
+    ]
 
 
 async def read_library(name: str, environ: Mapping[str, str]) -> LibraryReading:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guest_api import guest_api_pb2
+from guest_contract.health import Level, judge_card
 from guest_service.collector.command import collector_command
 from guest_service.doctor.cards import cards_for_nvml
 from guest_service.doctor.machine import Guest
 from guest_service.inventory import Card, PciAddress
 from guest_service.sampler import Outcome, OutcomeKind, Sampler
+from guest_service.sampler.sampler import TIMEOUT_SECONDS
 from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.findings import Finding, note, ok, wrong
 
@@ -19,9 +21,15 @@ from guest_transport.doctor.findings import Finding, note, ok, wrong
 _ERRORS_SHOWN = 3
 # Starting the process and ending one that hangs (Sampler.close), beside the sample's own bound.
 ROOM_SECONDS = 5.0
+# A sample of one card takes 0.1 s; one that needs this part of its time will miss it on a busy day.
+_SLOW = 0.5
+_KEEP_STARTED = "keep the driver started (persistence mode: run nvidia-persistenced)"
 _ADVICE = {
     OutcomeKind.DRIVER_ERROR: "do what it says; the next sample sees it, no restart is needed",
-    OutcomeKind.TIMEOUT: "the driver hangs: dmesg in this guest says more; gpu.sample_timeout_seconds if there are many cards",
+    OutcomeKind.TIMEOUT: (
+        f"the driver hangs (dmesg in this guest says more), or its start takes longer, as with many cards: {_KEEP_STARTED}, "
+        "or raise gpu.sample_timeout_seconds"
+    ),
     OutcomeKind.CRASH: "guest-service gpu-info shows it; the driver's library ends the process, or it lacks memory",
 }
 
@@ -47,15 +55,16 @@ async def examine_sample(guest: Guest) -> Sequence[Finding]:
         outcome = await sampler.sample()
     finally:
         await sampler.close()
-    return judge_sample(outcome, cards)
+    return judge_sample(outcome, cards, gpu.sample_timeout_seconds)
 
 
-def judge_sample(outcome: Outcome, cards: Sequence[Card]) -> list[Finding]:
-    """A sample without errors, of every card on the bus, from GPUs that take work."""
+def judge_sample(outcome: Outcome, cards: Sequence[Card], timeout_seconds: float = TIMEOUT_SECONDS) -> list[Finding]:
+    """A sample without errors, of every card on the bus, from healthy GPUs that take work, and well within its time."""
     reply = outcome.reply
     if outcome.failed:
         return [wrong(reply.error, _ADVICE.get(outcome.kind, "guest-service gpu-info shows what the collector prints"))]
-    found = [*_judge_count(reply, cards), *_judge_devices(reply), *_judge_confidential(reply)]
+    found = [*_judge_count(reply, cards), *_judge_devices(reply), *_judge_health(reply), *_judge_confidential(reply)]
+    found += _judge_duration(outcome, timeout_seconds)
     return found or [ok(f"{_count(len(reply.gpus))} in {outcome.took_seconds:.2f} s; {_confidential(reply)}")]
 
 
@@ -83,8 +92,28 @@ def _judge_devices(reply: guest_api_pb2.GpuInfoResponse) -> list[Finding]:
         more = f" and {len(device.errors) - _ERRORS_SHOWN} more" if len(device.errors) > _ERRORS_SHOWN else ""
         words = f"{where}: {'; '.join(device.errors[:_ERRORS_SHOWN])}{more}"
         lost = any(error.startswith("device:") for error in device.errors)
-        found.append(wrong(words, "dmesg (Xid) says what happened to it; reset it or reboot the VM") if lost else note(words))
+        advice = "dmesg (Xid) says what happened to it; reset it or reboot the VM"
+        if reply.cc_enabled:
+            advice += f"; from then on {_KEEP_STARTED}, or it is lost when its first user ends"
+        found.append(wrong(words, advice) if lost else note(words))
     return found
+
+
+def _judge_health(reply: guest_api_pb2.GpuInfoResponse) -> list[Finding]:
+    """What speaks against a card by its values; that it gives none at all is said of its errors."""
+    return [
+        wrong(f"card {device.index} ({device.pci_bus_id}): {reason.words}", reason.action.rstrip("."))
+        for device in reply.gpus
+        for reason in judge_card(device, reply).reasons
+        if reason.level in {Level.DEGRADED, Level.FAILED} and reason.code != "lost"
+    ]
+
+
+def _judge_duration(outcome: Outcome, timeout_seconds: float) -> list[Finding]:
+    if outcome.took_seconds < timeout_seconds * _SLOW:
+        return []
+    seen = f"the sample took {outcome.took_seconds:.1f} s of the {timeout_seconds:g} s that gpu.sample_timeout_seconds allows"
+    return [wrong(seen, f"{_KEEP_STARTED}: then the driver is not started anew for each sample; else raise the key")]
 
 
 def _judge_confidential(reply: guest_api_pb2.GpuInfoResponse) -> list[Finding]:

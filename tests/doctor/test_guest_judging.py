@@ -289,3 +289,38 @@ def test_the_kernel_is_asked_whether_its_clock_is_kept() -> None:
 )
 def test_only_our_own_page_is_taken_for_it(answer: bytes, verdict: Verdict) -> None:
     assert judge_page("127.0.0.1:1", answer, "x (pid 1)").verdict is verdict
+
+
+def test_persistence_mode_that_is_off_under_confidential_computing_is_wrong_and_names_the_daemon() -> None:
+    card = _device(0)
+    card.persistence_mode = False
+    (found,) = sample.judge_sample(_sample(card, cc_enabled=True, cc_ready=True), CARDS[:1])
+    assert (found.verdict, "persistence mode is off" in found.seen) == (Verdict.WRONG, True)
+    assert "nvidia-persistenced" in found.advice
+    assert sample.judge_sample(_sample(card, cc_enabled=False), CARDS[:1])[0].verdict is Verdict.OK
+
+
+def test_a_card_lost_under_confidential_computing_sends_to_persistence_mode() -> None:
+    lost = _device(0, "device: GPU is lost (15)")
+    (found,) = sample.judge_sample(_sample(lost, cc_enabled=True, cc_ready=True), CARDS[:1])
+    assert "nvidia-persistenced" in found.advice
+    (found,) = sample.judge_sample(_sample(lost, cc_enabled=False), CARDS[:1])
+    assert "nvidia-persistenced" not in found.advice
+
+
+def test_a_sample_that_took_half_of_its_time_is_wrong_before_it_is_a_timeout() -> None:
+    slow = Outcome(OutcomeKind.SAMPLE, _sample(_device(0)).reply, 6.0)
+    (found,) = sample.judge_sample(slow, CARDS[:1], 10.0)
+    assert (found.verdict, "6.0 s of the 10 s" in found.seen) == (Verdict.WRONG, True)
+    assert sample.judge_sample(slow, CARDS[:1], 20.0)[0].verdict is Verdict.OK
+    (timeout,) = sample.judge_sample(failure(OutcomeKind.TIMEOUT, "late"), CARDS[:1])
+    assert "gpu.sample_timeout_seconds" in timeout.advice
+    assert "persistence mode" in timeout.advice
+
+
+def test_a_binding_that_was_replaced_is_wrong_and_the_advice_puts_it_right() -> None:
+    assert library.judge_binding(["nvidia-ml-py"]) == []
+    (found,) = library.judge_binding(["nvidia-ml-py", "nvidia-ml-py3"])
+    assert found.seen == "nvidia-ml-py is replaced by nvidia-ml-py3"
+    assert found.advice == "pip uninstall nvidia-ml-py3; pip install --force-reinstall nvidia-ml-py"
+    assert library.binding_owners() == ["nvidia-ml-py"]

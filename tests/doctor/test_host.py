@@ -65,7 +65,7 @@ async def test_a_file_that_is_no_configuration_leaves_out_what_needs_one(place: 
     place.tables["grpc"] = "lisen = []"
     report = await host_doctor(place.write())
     assert "did you mean listen?" in report.wrong("config")["seen"]
-    assert {finding["check"] for finding in report.findings} == {"config", "user", "clock"}
+    assert {finding["check"] for finding in report.findings} == {"config", "user", "tasks", "clock"}
     assert "guests" in next(finding["seen"] for finding in report.of("config") if finding["verdict"] == "note")
 
 

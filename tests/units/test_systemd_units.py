@@ -70,6 +70,14 @@ def test_the_agent_reaches_nvidias_device_files_also_when_the_driver_is_loaded_a
         assert "PrivateDevices=yes" not in lines_of(unit)
 
 
+def test_agent_and_gate_begin_behind_nvidias_persistence_daemon_and_want_it() -> None:
+    # Each sample is a user of the card that ends; with confidential computing and nobody else there, the card would be lost with the first.
+    for unit in ("guest-service.service", "guest-service-boot-gate.service"):
+        for key in ("Wants=", "After="):
+            named = " ".join(line.removeprefix(key) for line in lines_of(unit) if line.startswith(key))
+            assert "nvidia-persistenced.service" in named.split()
+
+
 def test_the_boot_gate_has_no_condition_that_would_count_as_a_pass() -> None:
     assert not [line for line in lines_of("guest-service-boot-gate.service") if line.startswith("Condition")]
 

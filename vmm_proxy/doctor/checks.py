@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guest_transport.doctor.checks import Check
+from guest_transport.doctor.checks import Check, in_thread
 from guest_transport.doctor.clock import examine_clock
 from guest_transport.doctor.findings import Finding, ok, wrong
+from guest_transport.doctor.tasks import judge_task_limits, read_task_limits
 from vmm_proxy.doctor import access, directory, doors, guests, reach, tls, user, writing
-from vmm_proxy.doctor.machine import READ_SECONDS, Host, refusal
+from vmm_proxy.doctor.machine import READ_SECONDS, UNIT, Host, refusal
 
 # A thousand guests take 1 s to be made ready and to answer (measured, two cores); ten times as many fit.
 _ASKING_SECONDS = guests.GUEST_SECONDS + 14.0
@@ -20,6 +21,11 @@ async def examine_config(host: Host) -> Sequence[Finding]:
         return [wrong(refused, "correct it; vmm-proxy check-config tries it again")]
     where = host.file or "no file, the defaults hold"
     return [ok(f"{where}: gRPC on {', '.join(host.config.grpc.listen)}, pages: {host.config.http.listen}")]
+
+
+async def examine_tasks(_host: Host) -> Sequence[Finding]:
+    """Whether the proxy can still start what it must."""
+    return judge_task_limits(await in_thread(lambda: read_task_limits(UNIT)))
 
 
 def _after_reading(_host: Host) -> float:
@@ -66,5 +72,6 @@ CHECKS: tuple[Check[Host], ...] = (
     Check("access", "tokens and grants read, name who exists, and can have an effect", access.examine_access),
     Check("audit", "the audit log can be written", writing.examine_audit),
     Check("state", "the file of registered guests can be replaced", writing.examine_state),
+    Check("tasks", "how many processes and threads may still be started", examine_tasks, without_config=True),
     Check("clock", "the wall clock is sane, and somebody keeps it synchronised", examine_clock, without_config=True),
 )
