@@ -18,6 +18,8 @@ from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, ROWS, TEXT_VALU
 # For each row, and after them for each of IDENTITY, every card's value.
 Columns: TypeAlias = Sequence[Sequence[Any]]  # Any: numbers and texts; which of them, the row says
 
+# More cards than any machine has, as in the collector.
+CARDS_LIMIT = 1024
 _NAMES = tuple(FIELDS)
 _VALUES = operator.attrgetter(*_NAMES)
 
@@ -62,9 +64,13 @@ def read(card: GpuDevice) -> CardValues:
 
 def missing(reply: GpuInfoResponse) -> str:
     """What to say where the driver shows fewer cards than the guest's bus has; empty otherwise, and where one of them is unknown."""
-    if reply.error or not reply.HasField("pci_devices"):
-        return ""
-    return words.given_and_seen(reply.pci_devices, len(reply.gpus))
+    given = pci_devices(reply)
+    return "" if reply.error or given is None else words.given_and_seen(given, len(reply.gpus))
+
+
+def pci_devices(reply: GpuInfoResponse) -> int | None:
+    """The cards on the guest's bus; None where that is unset, or more than any machine has."""
+    return reply.pci_devices if reply.HasField("pci_devices") and reply.pci_devices <= CARDS_LIMIT else None
 
 
 def in_words(card: CardValues, fields: Iterable[Field]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract.card_fields import ROWS
-from guest_contract.card_values import judged_columns
+from guest_contract.card_values import judged_columns, pci_devices
 from guest_metrics import table
 from guest_metrics.card_lines import CardLines
 from guest_metrics.exposition import LabelText, Lines, Number, thousandths
@@ -32,8 +32,8 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> 
         lines.add(table.GPU_CC_DEVTOOLS, int(reply.cc_devtools))
     if not reply.error:
         lines.add(table.GPU_NVML_DEVICES, len(reply.gpus))
-    if reply.HasField("pci_devices"):
-        lines.add(table.GPU_PCI_DEVICES, reply.pci_devices)
+    if (on_the_bus := pci_devices(reply)) is not None:
+        lines.add(table.GPU_PCI_DEVICES, on_the_bus)
     # A later device never replaces an earlier one with the same labels.
     cards: dict[LabelText, GpuDevice] = {}
     for device in reply.gpus:
@@ -54,7 +54,7 @@ def read_gpus(reply: GpuInfoResponse) -> Told:
         int(reply.cc_ready) if reply.HasField("cc_ready") else None,
         int(reply.cc_devtools) if reply.HasField("cc_devtools") else None,
         None if reply.error else len(devices),
-        reply.pci_devices if reply.HasField("pci_devices") else None,
+        pci_devices(reply),
     ]
     numbers += values
     numbers += [len(device.errors) for device in devices]

@@ -8,6 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from guest_api import guest_api_pb2
+from guest_contract import card_values
 from guest_transport.steady_faults import about
 from vmm_proxy.flight import Answer, Outcome
 from vmm_proxy.statuses import CallError, plain
@@ -58,4 +59,4 @@ class Contact:
             self.agent_version = plain(message.version, VERSION_LIMIT_BYTES)
         if isinstance(message, guest_api_pb2.GpuInfoResponse):
             self.gpus = None if message.error else len(message.gpus)
-            self.pci_devices = message.pci_devices if message.HasField("pci_devices") else None
+            self.pci_devices = card_values.pci_devices(message)

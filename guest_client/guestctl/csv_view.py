@@ -57,7 +57,8 @@ def cards(guest_id: str, answer: guest_api_pb2.GpuInfoResponse, received: Json =
     for card in answer.gpus:
         values = view(card)
         assert isinstance(values, dict)  # noqa: S101 - the same
-        values |= card_values.read(card).values
+        judged = card_values.read(card)
+        values |= {**judged.values, "errors": [*card.errors, *judged.refused]}
         found.append([*guest, *(values[name] for name in _CARD_FIELDS)])
     return found or [[*guest, *[None] * len(_CARD_FIELDS)]]
 

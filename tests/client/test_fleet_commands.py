@@ -113,6 +113,7 @@ def test_an_impossible_number_is_unknown_in_csv_tables_and_sums_and_untouched_in
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, temperature_c=31, **IMPOSSIBLE)]))  # type: ignore[arg-type] # by name
     (row,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
     assert ({row[name] for name in IMPOSSIBLE}, row["temperature_c"]) == ({""}, "31")
+    assert "power: 4294967295 mW is over 5000000" in row["errors"]
     shown = _out(capsys, "gpu", "vm1")
     assert "34 %" not in shown
     assert "power: 4294967295 mW is over 5000000" in shown

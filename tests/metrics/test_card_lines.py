@@ -111,6 +111,13 @@ def test_no_impossible_number_becomes_a_sample_and_the_other_values_stay(field: 
     assert samples(**GOOD) > expected
 
 
+@pytest.mark.parametrize(("given", "there"), [(0, True), (1024, True), (1025, False), (U32, False)])
+def test_more_cards_on_the_bus_than_any_machine_has_are_no_sample(given: int, there: bool) -> None:
+    lines = Lines()
+    gpu.add_gpus(lines, GpuInfoResponse(pci_devices=given))
+    assert (table.GPU_PCI_DEVICES.name in lines.fragment().lines) == there
+
+
 @pytest.mark.parametrize("each", [row for row in ROWS if row.metric], ids=lambda each: each.name)
 def test_a_row_of_the_table_is_on_the_page_and_in_the_reference(each: Field) -> None:
     reply = GpuInfoResponse()
