@@ -18,8 +18,10 @@ UNKNOWN = "\N{EN DASH}"
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
-def size(count: float) -> str:
-    """`1023.00 B`, `1.00 KB`, … `16.00 EB`. The unit is chosen after rounding, so that 1024.00 of one is never shown."""
+def size(count: float | None) -> str:
+    """`1023.00 B`, `1.00 KB`, … `16.00 EB`, or a dash. The unit is chosen after rounding, so that 1024.00 of one is never shown."""
+    if count is None:
+        return UNKNOWN
     amount, unit = float(count), 0
     while unit < len(_SIZES) - 1 and round(amount, 2) >= 1024:
         amount, unit = amount / 1024, unit + 1

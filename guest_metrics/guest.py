@@ -9,6 +9,7 @@ import operator
 from collections.abc import Iterable
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, SystemInfo
+from guest_contract import system_values
 from guest_metrics import table
 from guest_metrics.exposition import Lines, Number, hundredths
 from guest_metrics.forms import Told
@@ -20,23 +21,8 @@ SHORT_ID_LENGTH = 12
 def add_system(lines: Lines, info: SystemInfo) -> None:
     """The lines of one SystemInfo, disks included."""
     lines.add(table.GUEST_INFO, 1, info.os_name, info.os_version, info.kernel_version, info.cpu_model)
-    lines.put_all(
-        lines.labels((), ()),
-        (
-            (table.GUEST_CPUS, info.num_cpus),
-            (table.GUEST_MEMORY_TOTAL, info.total_memory),
-            (table.GUEST_MEMORY_AVAILABLE, info.available_memory),
-            (table.GUEST_MEMORY_USED, info.used_memory),
-            (table.GUEST_MEMORY_FREE, info.free_memory),
-            (table.GUEST_SWAP_TOTAL, info.total_swap),
-            (table.GUEST_SWAP_USED, info.used_swap),
-            (table.GUEST_SWAP_FREE, info.free_swap),
-            (table.GUEST_UPTIME, info.uptime),
-            (table.GUEST_LOAD1, hundredths(info.loadavg_one)),
-            (table.GUEST_LOAD5, hundredths(info.loadavg_five)),
-            (table.GUEST_LOAD15, hundredths(info.loadavg_fifteen)),
-        ),
-    )
+    samples = zip(_PLAIN, _plain(info), strict=True)
+    lines.put_all(lines.labels((), ()), [(family, number) for family, number in samples if number is not None])
     shown: set[tuple[str, str]] = set()
     for disk in info.disks:
         key = (disk.name, disk.mount_point)
@@ -47,15 +33,22 @@ def add_system(lines: Lines, info: SystemInfo) -> None:
 
 _SYSTEM = operator.attrgetter("os_name", "os_version", "kernel_version", "cpu_model")
 _DISK = operator.attrgetter("name", "mount_point", "total_size", "free_size")
-_PLAIN = operator.attrgetter(
-    "num_cpus", "total_memory", "available_memory", "used_memory", "free_memory", "total_swap", "used_swap", "free_swap", "uptime"
-)
+_PLAIN = (
+    table.GUEST_CPUS, table.GUEST_MEMORY_TOTAL, table.GUEST_MEMORY_AVAILABLE, table.GUEST_MEMORY_USED, table.GUEST_MEMORY_FREE,
+    table.GUEST_SWAP_TOTAL, table.GUEST_SWAP_USED, table.GUEST_SWAP_FREE, table.GUEST_UPTIME, table.GUEST_LOAD1, table.GUEST_LOAD5,
+    table.GUEST_LOAD15,
+)  # fmt: skip
+
+
+def _plain(info: SystemInfo) -> list[Number | None]:
+    """The numbers of _PLAIN; None for what is impossible."""
+    loads = (hundredths(info.loadavg_one), hundredths(info.loadavg_five), hundredths(info.loadavg_fifteen))
+    return [info.num_cpus, *system_values.memory(info), *system_values.swap(info), info.uptime, *loads]
 
 
 def read_system(info: SystemInfo) -> Told:
     """What stands on the lines of add_system(): names, and the numbers in the lines' order."""
-    loads = (hundredths(info.loadavg_one), hundredths(info.loadavg_five), hundredths(info.loadavg_fifteen))
-    numbers: list[Number | None] = [1, *_PLAIN(info), *loads]
+    numbers: list[Number | None] = [1, *_plain(info)]
     disks = list(map(_DISK, info.disks))
     sizes = [(total, free) for _, _, total, free in disks]
     used = [total - free if free <= total else None for total, free in sizes]

@@ -19,7 +19,7 @@ from guest_api import guest_api_pb2
 from guest_client.guestctl import standard_output
 from guest_client.guestctl.cards import safe
 from guest_client.guestctl.gpu_table import GpuTable
-from guest_contract import words
+from guest_contract import system_values, words
 from guest_contract.words import UNKNOWN
 from guest_fleet.v1 import fleet_pb2
 
@@ -73,21 +73,22 @@ def _guest_info(info: guest_api_pb2.GuestInfo) -> Table:
 
 
 def _system(info: guest_api_pb2.SystemInfo) -> Group:
+    total, available, used, free = map(words.size, system_values.memory(info))
+    total_swap, used_swap, free_swap = map(words.size, system_values.swap(info))
     facts = _facts(
         ("System", f"{info.os_name} {info.os_version}".strip()),
         ("Kernel", info.kernel_version),
         ("Processor", f"{info.cpu_model} x {info.num_cpus}" if info.num_cpus else info.cpu_model),
         ("Load", words.load(info.loadavg_one, info.loadavg_five, info.loadavg_fifteen)),
         ("Uptime", words.duration(info.uptime)),
-        ("Memory", f"{words.size(info.used_memory)} used, {words.size(info.available_memory)} available"),
-        ("", f"{words.size(info.free_memory)} free of {words.size(info.total_memory)}"),
-        ("Swap", f"{words.size(info.used_swap)} used, {words.size(info.free_swap)} free of {words.size(info.total_swap)}"),
+        ("Memory", f"{used} used, {available} available"),
+        ("", f"{free} free of {total}"),
+        ("Swap", f"{used_swap} used, {free_swap} free of {total_swap}"),
     )
     disks = _table("Disk", "Mounted on", ">Free", ">Size")
     for disk in info.disks:
-        disks.add_row(
-            safe(disk.name), safe(disk.mount_point), Text(words.size(disk.free_size)), Text(words.size(disk.total_size))
-        )
+        free_size = disk.free_size if disk.free_size <= disk.total_size else None
+        disks.add_row(safe(disk.name), safe(disk.mount_point), Text(words.size(free_size)), Text(words.size(disk.total_size)))
     return Group(facts, disks) if info.disks else Group(facts)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
-from guest_contract import card_values, words
+from guest_contract import card_values, system_values, words
 from guest_contract.card_fields import BAR, BASE, GUEST_PAGE, ROWS, TEXT, WITHIN, page_title
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
 from guest_transport.http import formats
@@ -113,6 +113,8 @@ def card_view(device: GpuDevice) -> CardView:
 def system_view(info: SystemInfo) -> SystemView:
     """The system section."""
     name = " ".join(part for part in (info.os_name, info.os_version) if part)
+    total, available, used, _ = system_values.memory(info)
+    total_swap, used_swap, _ = system_values.swap(info)
     return SystemView(
         facts=(
             ("System", formats.text(name) or words.UNKNOWN),
@@ -123,17 +125,21 @@ def system_view(info: SystemInfo) -> SystemView:
             ("Load", words.load(info.loadavg_one, info.loadavg_five, info.loadavg_fifteen)),
         ),
         bars=(
-            _usage_bar("Memory", info.used_memory, info.total_memory, f"{words.size(info.available_memory)} available"),
-            _usage_bar("Swap", info.used_swap, info.total_swap) if info.total_swap else Bar("Swap", "none", None),
+            _usage_bar("Memory", used, total, f"{words.size(available)} available"),
+            _usage_bar("Swap", used_swap, total_swap) if total_swap != 0 else Bar("Swap", "none", None),
         ),
         disks=tuple(_disk_bar(disk) for disk in info.disks),
     )
 
 
-def _usage_bar(label: str, used: int, total: int, more: str = "") -> Bar:
+def _usage_bar(label: str, used: int | None, total: int | None, more: str = "") -> Bar:
+    said = words.part_of(words.size(used), words.size(total))
+    if more:
+        said = f"{said} · {more}"
+    if used is None or total is None:
+        return Bar(label, said, None)
     fill = words.percent_of(used, total)
-    said = f"{words.size(used)} / {words.size(total)}"
-    return Bar(label, f"{said} · {more}" if more else said, fill, fill >= FULL_PERCENT)
+    return Bar(label, said, fill, fill >= FULL_PERCENT)
 
 
 def _disk_bar(disk: DiskInfo) -> Bar:

@@ -107,6 +107,14 @@ def test_an_impossible_value_is_a_dash_with_its_reason_and_hides_no_other() -> N
     assert view.errors == ("utilization: gpu 4000000000 % is over 100", "power: 4294967295 mW is over 5000000")
 
 
+def test_memory_that_is_impossible_is_a_dash_without_a_bar_and_alarms_nobody() -> None:
+    view = system_view(SystemInfo(total_memory=1024, used_memory=U64, available_memory=512, total_swap=U64, used_swap=1))
+    assert [(bar.words, bar.fill, bar.alarming) for bar in view.bars] == [
+        (f"{words.UNKNOWN} / 1.00 KB · 512.00 B available", None, False),
+        (words.UNKNOWN, None, False),
+    ]
+
+
 @pytest.mark.parametrize("row", [row for row in ROWS if GUEST_PAGE not in row.not_on], ids=lambda row: row.name)
 def test_a_row_of_the_table_is_on_the_guest_s_page(row: Field) -> None:
     view = card_view(GpuDevice(**{row.name: row.most}))  # type: ignore[arg-type] # by name
