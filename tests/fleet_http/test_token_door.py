@@ -14,6 +14,7 @@ from tests.fleet_http.test_live import Events
 from tests.http.web import close, connect, get, read_head, request
 from tests.policy.callers import rules, secret, token
 from vmm_proxy.directory import GuestEntry
+from vmm_proxy.http.live import PULSE_SECONDS
 from vmm_proxy.policy.roles import Role
 
 RULES = rules(tokens=(token("scraper", Role.VIEWER), token("blue", Role.VIEWER, {"tenant": "blue"})))
@@ -123,3 +124,17 @@ async def test_a_page_that_waited_for_its_guests_is_not_shown_when_its_token_was
 async def test_without_the_setting_pages_are_open_to_whoever_reaches_them() -> None:
     async with running_fleet(access=RULES) as fleet:
         assert (await get(fleet.address, "/metrics")).status == 200
+
+
+async def test_a_dashboard_that_has_nothing_to_say_ends_when_its_token_is_taken_away() -> None:
+    async with running_fleet(access=RULES, need_token=True) as fleet:
+        reader, writer = await connect(fleet.address)
+        writer.write(request("/events", headers=bearer("scraper")))
+        assert (await read_head(reader))[0] == 200
+        events = Events(reader)
+        await events.until("guests")
+        fleet.parts.access.replace(rules())
+        # By what changed: a pulse, which is the first thing that would be sent, comes after this wait.
+        assert await asyncio.wait_for(events.next(), PULSE_SECONDS / 3) == ("end", None)
+        assert fleet.pages.live._streams == 0
+        await close(writer)
