@@ -30,7 +30,7 @@ from guest_client import AsyncProxyClient, ClientError
 from guest_client.dialing import dialled
 from guest_client.guestctl import tables
 from guest_client.guestctl.gpu_table import GpuTable
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 # A cold start of three Python processes on one slow core; a server that is not up by then is broken.
 START_SECONDS = 30.0

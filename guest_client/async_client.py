@@ -20,8 +20,8 @@ from guest_client.dialing import dial, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
 from guest_transport.addresses import Address
-from guest_transport.dialing import DialTarget
 from guest_transport.options import CLIENT_REPLY_LIMIT_BYTES, channel_options
+from guest_transport.relay.dial import DialTarget
 from guest_transport.tls import ClientTls
 
 

@@ -12,8 +12,8 @@ import threading
 
 from guest_client.errors import InvalidAddressError
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address, require_dialable
-from guest_transport.dialing import DialTarget, dial_target
 from guest_transport.errors import ListenError
+from guest_transport.relay.dial import DialTarget, dial_target
 
 # Ending the relay's thread: it closes sockets and nothing else.
 _STOP_SECONDS = 5.0

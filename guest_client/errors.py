@@ -27,7 +27,7 @@ from typing import Final
 
 import grpc
 
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 # The proxy bounds a guest's text to 1 KiB; the same holds for what comes from a guest directly.
 REASON_LIMIT_CHARACTERS = 1024

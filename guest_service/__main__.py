@@ -15,8 +15,8 @@ def main() -> int:
         from guest_service.collector import gpu_info  # noqa: PLC0415 (only this command needs it)
 
         os._exit(gpu_info.main(sys.argv[2:]))
-    from guest_transport.early_signals import end_on_signals  # noqa: PLC0415 (gpu-info must not pay for it)
-    from guest_transport.standard_streams import run_door  # noqa: PLC0415 (as above)
+    from guest_transport.process.early_signals import end_on_signals  # noqa: PLC0415 (gpu-info must not pay for it)
+    from guest_transport.process.standard_streams import run_door  # noqa: PLC0415 (as above)
 
     if sys.argv[1:2] == ["serve"]:
         end_on_signals()

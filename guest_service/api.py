@@ -21,7 +21,7 @@ from guest_service.host_facts.power import Power, ShutdownRefusedError
 from guest_service.telemetry.cache_control import CacheControlError, parse_max_age
 from guest_transport.abort import abort
 from guest_transport.peers import Peer, Peers, TcpPeer
-from guest_transport.serving import Service
+from guest_transport.server.grpc_server import Service
 from guest_transport.tls import certificate_names
 
 log = logging.getLogger(__name__)

@@ -30,13 +30,13 @@ from guest_service.http.server import HttpServer
 from guest_service.simulator import RackError, load_rack
 from guest_service.telemetry import GpuTelemetry, build_telemetry
 from guest_transport.errors import SettingsError
-from guest_transport.logs import log_to_stderr
 from guest_transport.peers import Peers
-from guest_transport.reload import reloaded_on_hangup
-from guest_transport.sd_notify import Notifier
-from guest_transport.serving import GrpcServer
-from guest_transport.serving import run as run_server
-from guest_transport.socket_activation import take_sockets
+from guest_transport.process.logs import log_to_stderr
+from guest_transport.process.reload import reloaded_on_hangup
+from guest_transport.process.sd_notify import Notifier
+from guest_transport.process.socket_activation import take_sockets
+from guest_transport.server.grpc_server import GrpcServer
+from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls_settings import server_tls
 
 log = logging.getLogger(__name__)

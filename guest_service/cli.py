@@ -16,7 +16,7 @@ from typing import Literal
 import click
 
 from guest_transport.errors import StartError
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 DISTRIBUTION = "guestscope"
 # What a shell calls the end by Ctrl-C.

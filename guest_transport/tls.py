@@ -20,7 +20,7 @@ from typing import Protocol
 import grpc
 
 from guest_transport.errors import SettingsError
-from guest_transport.settings import read_file
+from guest_transport.settings.read import read_file
 
 log = logging.getLogger(__name__)
 

@@ -40,9 +40,9 @@ ALLOWED = [
     # it is the end of the process.
     ("threading.Lock.acquire", "threading.py", "_wait_for_tstate_lock"),
     # A folder for one socket in the system's place for temporary files, once per listener or guest; other files wait in threads.
-    ("os.mkdir", "guest_transport/private_folder.py", "_made"),
+    ("os.mkdir", "guest_transport/sockets/private_folder.py", "_made"),
     # From Python 3.12 on mkdtemp also makes that folder's path absolute, which it is: nothing is asked of the system.
-    ("os.path.abspath", "guest_transport/private_folder.py", "_made"),
+    ("os.path.abspath", "guest_transport/sockets/private_folder.py", "_made"),
 ]
 
 

@@ -15,10 +15,10 @@ from starlette.types import ASGIApp
 
 from guest_transport.http.server import PageServer
 from guest_transport.peers import Peers
-from guest_transport.reload import reloaded_on_hangup
-from guest_transport.sd_notify import Notifier
-from guest_transport.serving import GrpcServer
-from guest_transport.serving import run as run_server
+from guest_transport.process.reload import reloaded_on_hangup
+from guest_transport.process.sd_notify import Notifier
+from guest_transport.server.grpc_server import GrpcServer
+from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls import ServerTls
 from vmm_proxy import garbage
 from vmm_proxy.audit import Audit

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from guest_transport.errors import SettingsError, StartError
-from guest_transport.logs import escape, log_to_stderr
+from guest_transport.process.logs import escape, log_to_stderr
 
 _FILE = click.Path(path_type=Path)
 # What a shell calls the end by Ctrl-C.

@@ -25,7 +25,7 @@ from guest_transport.addresses import (
     require_dialable,
 )
 from guest_transport.errors import SettingsError
-from guest_transport.settings import read_settings
+from guest_transport.settings.read import read_settings
 from guest_transport.tls import ServerTls
 from guest_transport.tls_settings import TlsSettings, server_tls
 from vmm_proxy.directory import (

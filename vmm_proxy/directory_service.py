@@ -14,8 +14,8 @@ import grpc
 
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.errors import SettingsError
-from guest_transport.serving import Service
-from guest_transport.steady_faults import EVERY_ONE, about
+from guest_transport.process.repeated_lines import EVERY_ONE, about
+from guest_transport.server.grpc_server import Service
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import (
     GUEST_ID_RULE,

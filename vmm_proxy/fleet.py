@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
-from guest_transport.serving import Service
+from guest_transport.server.grpc_server import Service
 from vmm_proxy import passed_metadata
 from vmm_proxy.collecting import collect
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS

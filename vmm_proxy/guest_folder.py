@@ -19,8 +19,8 @@ from watchfiles import awatch
 
 from guest_transport.addresses import Address
 from guest_transport.errors import SettingsError
-from guest_transport.settings import parse_settings, read_file
-from guest_transport.steady_faults import about
+from guest_transport.process.repeated_lines import about
+from guest_transport.settings.read import parse_settings, read_file
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
 from vmm_proxy.guest_sources import SourceState

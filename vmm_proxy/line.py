@@ -12,10 +12,10 @@ import asyncio
 import grpc
 
 from guest_transport.addresses import Address, UnixAddress
-from guest_transport.dialing import dial_target
 from guest_transport.errors import ListenError
-from guest_transport.one_connection import OneConnection
 from guest_transport.options import channel_options
+from guest_transport.relay.dial import dial_target
+from guest_transport.relay.single_connection import OneConnection
 from vmm_proxy.guest_tls import Secured
 from vmm_proxy.statuses import CallError, plain
 

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from guest_api import guest_api_pb2
-from guest_transport.serving import Service
+from guest_transport.server.grpc_server import Service
 from vmm_proxy import passed_metadata
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.contract_methods import PROXIED_SERVICE, Method, proxied_methods

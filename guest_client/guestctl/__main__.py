@@ -6,7 +6,7 @@ import sys
 
 from guest_client.guestctl.cli import run
 from guest_transport.grpc_environment import prepare_grpc
-from guest_transport.standard_streams import run_door
+from guest_transport.process.standard_streams import run_door
 
 
 def main() -> int:

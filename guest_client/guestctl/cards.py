@@ -16,7 +16,7 @@ from guest_contract import card_values, words
 from guest_contract.card_fields import FIELDS, GUESTCTL, ROWS, TEXT_VALUE, Field
 from guest_contract.card_values import CardValues
 from guest_contract.words import UNKNOWN
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 SHOWN = tuple(row for row in ROWS if GUESTCTL not in row.not_on)
 # A part stands before its whole.

@@ -18,7 +18,7 @@ from guest_client.guestctl import standard_output
 from guest_client.guestctl.commands import guestctl
 from guest_client.guestctl.question import Question, Subject
 from guest_client.guestctl.standard_output import NOT_WRITTEN, PIPE_CLOSED, OutputError
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 MISUSED, INTERRUPTED = 2, 130
 EXIT_STATUSES = {0, NOT_WRITTEN, MISUSED, INTERRUPTED, PIPE_CLOSED}

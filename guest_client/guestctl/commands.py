@@ -12,7 +12,7 @@ from guest_client.guestctl import completion
 from guest_client.guestctl.options import Seconds, group_options, many_guests, one_guest, shared_options, stream_options, together
 from guest_client.guestctl.question import SORTS, Chosen, Question, Subject
 from guest_client.guestctl.reading import read_question
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 _EPILOG = (
     "ADDR is unix:/path, HOST:PORT, [v6]:PORT, vsock:CID:PORT or hvsock:/path:PORT. Options may stand after the command too."

@@ -20,7 +20,7 @@ from guest_client.guestctl.json_view import Json, view
 from guest_client.guestctl.statuses import code_name
 from guest_contract import card_values
 from guest_fleet.v1 import fleet_pb2
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 Row: TypeAlias = Sequence[Json]
 

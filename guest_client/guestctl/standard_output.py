@@ -1,7 +1,7 @@
 """Standard output as a pipe, a file or a terminal that may refuse what is written.
 
 Nothing else of `guestctl` writes an answer, so that a closed pipe and a full disk are met in one place, in the middle of a stream too; what
-the interpreter still flushes at its end is taken care of by guest_transport.standard_streams. Rejected: print, which knows neither a narrow
+the interpreter still flushes at its end is taken care of by guest_transport.process.standard_streams. Rejected: print, which knows neither a narrow
 encoding nor a reader that went while there was nothing to write.
 """
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from guest_transport.settings import read_settings
+from guest_transport.settings.read import read_settings
 
 # More cards than any machine has: a larger number is a typing error, not an expectation.
 EXPECTED_GPUS_LIMIT = 1024

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from guest_service.boot_gate.gate import GateResult
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 # One line on a terminal; what is cut off stands in the evidence.
 LINE_LIMIT = 500

@@ -18,7 +18,7 @@ from guest_service.doctor.machine import UNIT, Guest
 from guest_transport.addresses import VSOCK_CID_ANY, VSOCK_CID_HOST, VSOCK_CIDS, VsockAddress
 from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.findings import Finding, note, ok, wrong
-from guest_transport.vsock import read_cid
+from guest_transport.sockets.vsock import read_cid
 
 _MODULES = "modprobe vmw_vsock_virtio_transport (QEMU, Firecracker, Cloud Hypervisor), and give the VM a vsock device"
 

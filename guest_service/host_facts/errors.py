@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 
-from guest_transport.logs import escape
-from guest_transport.steady_faults import about
+from guest_transport.process.logs import escape
+from guest_transport.process.repeated_lines import about
 
 log = logging.getLogger(__name__)
 

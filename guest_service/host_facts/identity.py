@@ -20,8 +20,8 @@ import msgspec
 
 from guest_api import guest_api_pb2
 from guest_transport.errors import SettingsError
-from guest_transport.settings import read_file
-from guest_transport.toml_text import load_toml
+from guest_transport.settings.read import read_file
+from guest_transport.settings.toml_text import load_toml
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from guest_service.host_facts.command import CommandError, run_on_its_own
 from guest_service.host_facts.errors import FactError
 from guest_transport.peers import lasting_name
-from guest_transport.steady_faults import EVERY_ONE, about
+from guest_transport.process.repeated_lines import EVERY_ONE, about
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from guest_service.dashboard.render import Pages
 from guest_service.http.app import create_http_app
 from guest_service.http.parts import HttpParts
 from guest_transport.addresses import Address
+from guest_transport.http.concurrency import REQUESTS_AT_ONCE
 from guest_transport.http.connections import ClientLimits
-from guest_transport.http.gate import REQUESTS_AT_ONCE
 from guest_transport.http.server import STOP_GRACE_SECONDS, PageServer
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from guest_service.kernel_log.records import RECORD_LIMIT_BYTES, Appeared, Xid, parse
 from guest_service.kernel_log.xids import Xids
-from guest_transport.clock import Clock
+from guest_transport.process.clock import Clock
 
 log = logging.getLogger(__name__)
 

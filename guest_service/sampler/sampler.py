@@ -17,10 +17,10 @@ from typing import Any
 from guest_service.sampler.child import Child, Ended
 from guest_service.sampler.collector_line import CollectorLineError, parse_line
 from guest_service.sampler.outcome import Outcome, OutcomeKind, failure
-from guest_transport.clock import Clock, boottime
-from guest_transport.logs import escape
+from guest_transport.process.clock import Clock, boottime
+from guest_transport.process.logs import escape
+from guest_transport.process.repeated_lines import about, without_numbers
 from guest_transport.start_errors import why_not_started
-from guest_transport.steady_faults import about, without_numbers
 
 log = logging.getLogger(__name__)
 

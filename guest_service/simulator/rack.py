@@ -36,7 +36,7 @@ from guest_contract.card_fields import (
 )
 from guest_service.collector.failure import DRIVER_NOT_LOADED
 from guest_service.simulator.table import RackError, Table
-from guest_transport.toml_text import load_toml
+from guest_transport.settings.toml_text import load_toml
 
 BUILT_IN_RACKS = ("h200", "h200x8", "no-driver", "none")
 # A rack of CARDS_LIMIT cards takes about 50 kB; more is a wrong file.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from guest_service.telemetry.beat import Beat, BeatBook
 from guest_service.telemetry.cell import Cell
-from guest_transport.clock import Clock
+from guest_transport.process.clock import Clock
 
 # How much earlier than "just in time" a sample starts: timers and processes on a busy machine are late by this much. A late sample is a
 # whole beat old, an early one only this much.

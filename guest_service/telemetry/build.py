@@ -14,7 +14,7 @@ from guest_service.sampler.sampler import TIMEOUT_SECONDS
 from guest_service.simulator import Rack
 from guest_service.telemetry.gate import CardFacts, Gate, facts_of
 from guest_service.telemetry.gpu_telemetry import GpuTelemetry
-from guest_transport.clock import Clock, boottime
+from guest_transport.process.clock import Clock, boottime
 
 # Most scrapers come every 15 s; 5 s lets a person who reloads a page see movement, and keeps a busy dashboard below 2 % of a core.
 SAMPLE_TTL_SECONDS = 5.0

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from guest_service.sampler import Outcome, OutcomeKind
 from guest_service.sampler.outcome import failure
-from guest_transport.clock import Clock
+from guest_transport.process.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from guest_api import guest_api_pb2
 from guest_service.inventory import Inventory, InventoryError, bound_driver, holds_for_others, survey_bus
 from guest_service.telemetry.bus_events import BusEvents
-from guest_transport.clock import Clock
+from guest_transport.process.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from guest_service.telemetry.ahead import Ahead
 from guest_service.telemetry.cell import Cell
 from guest_service.telemetry.gate import Gate
 from guest_service.telemetry.lost_cards import KnownCards
-from guest_transport.clock import Clock
-from guest_transport.steady_faults import about
+from guest_transport.process.clock import Clock
+from guest_transport.process.repeated_lines import about
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guest_transport.settings import read_file
+from guest_transport.settings.read import read_file
 
 # What stands in between is base64, so that a begin without an end is not looked for through the whole file.
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*+-----END CERTIFICATE-----")

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import grpc
 
-from guest_transport import unix_sockets
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
-from guest_transport.dialing import dial_target
 from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.files import FileFacts, read_facts
 from guest_transport.doctor.findings import Finding, note, ok, wrong
 from guest_transport.doctor.holders import path_holders, port_holders
 from guest_transport.options import channel_options
+from guest_transport.relay.dial import dial_target
+from guest_transport.sockets import unix
 
 # A server of this machine accepts at once and answers in milliseconds; below the check's own bound, so that the reason is told.
 KNOCK_SECONDS = 2.0
@@ -49,7 +49,7 @@ class Served:
 async def connected(address: UnixAddress | TcpAddress) -> socket.socket:
     """A non-blocking socket connected to `address`; raises OSError. The caller bounds the wait, also that for a name server."""
     if isinstance(address, UnixAddress):
-        return await unix_sockets.connect(address.path)
+        return await unix.connect(address.path)
     # Not the loop's own getaddrinfo, whose thread would hold up the end of the doctor.
     connection = await in_thread(lambda: socket.create_connection((address.host, address.port), KNOCK_SECONDS))
     connection.setblocking(False)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from guest_transport.doctor.checks import Examined
 from guest_transport.doctor.findings import Verdict
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 # A line for a screen; the longest honest one lists where a library was looked for.
 TEXT_LIMIT_CHARACTERS = 600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 # A name longer than this is cut on the page; the longest legitimate one is an image reference of 255 bytes with its digest.
 TEXT_LIMIT = 400

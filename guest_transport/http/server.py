@@ -19,9 +19,9 @@ from uvicorn.server import ServerState
 from guest_transport.accept_queue import ACCEPTS_PER_ROUND, lengthen_queues
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import ListenError
+from guest_transport.http.concurrency import REQUESTS_AT_ONCE, RequestGate
 from guest_transport.http.connections import BoundedConnection, ClientBook, ClientLimits
-from guest_transport.http.gate import REQUESTS_AT_ONCE, RequestGate
-from guest_transport.socket_files import SocketFile
+from guest_transport.sockets.socket_files import SocketFile
 
 log = logging.getLogger(__name__)
 

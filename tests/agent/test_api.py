@@ -18,7 +18,7 @@ from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.power import Power
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.peers import Peers
-from guest_transport.serving import GrpcServer
+from guest_transport.server.grpc_server import GrpcServer
 
 EMPTY = empty_pb2.Empty()
 T = TypeVar("T")

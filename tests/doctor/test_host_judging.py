@@ -16,7 +16,7 @@ from guest_transport.doctor.certificates import decode, read_certificates
 from guest_transport.doctor.findings import Verdict
 from guest_transport.doctor.tls_files import SOON_SECONDS, TlsFiles, judge_tls, read_tls
 from guest_transport.doctor.tls_listener import examine_tls_listener
-from guest_transport.serving import GrpcServer
+from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.tls import ServerTls
 from tests.doctor.reports import host_doctor, words
 from tests.pins.test_guest_tls import OURS, Authorities, tls_guest

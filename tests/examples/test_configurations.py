@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from guest_transport.addresses import HvsockAddress, VsockAddress
-from guest_transport.settings import read_settings
+from guest_transport.settings.read import read_settings
 from tests.domains.libvirt_daemon import libvirt_modules, module_environment
 from tests.examples.readme import BIN, EXAMPLES, copied, moved, typed
 from vmm_proxy.config import GuestSettings, guest_entry

@@ -7,7 +7,7 @@ import re
 
 import yaml
 
-from guest_transport.settings import read_settings
+from guest_transport.settings.read import read_settings
 from tests.examples.readme import EXAMPLES
 from vmm_proxy.config import GuestSettings
 

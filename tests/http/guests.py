@@ -11,8 +11,8 @@ from guest_api.guest_api_pb2 import Container, GpuInfoResponse, ListContainersRe
 from guest_service.http.parts import HttpParts
 from guest_service.http.server import HttpServer
 from guest_transport.addresses import TcpAddress
+from guest_transport.http.concurrency import REQUESTS_AT_ONCE
 from guest_transport.http.connections import ClientLimits
-from guest_transport.http.gate import REQUESTS_AT_ONCE
 
 GIB = 1024**3
 

@@ -13,7 +13,7 @@ from google.protobuf import empty_pb2
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
-from guest_transport.steady_faults import WINDOW_SECONDS, without_numbers
+from guest_transport.process.repeated_lines import WINDOW_SECONDS, without_numbers
 from tests.inventory.sys_tree import SysTree
 from tests.logs.servers import again, ask_http, counted, page, serving
 from tests.policy.callers import bearer

@@ -17,7 +17,7 @@ from guest_service.host_facts.identity import IdentityFile
 from guest_service.simulator import RackError
 from guest_service.simulator.rack import parse_rack
 from guest_transport.errors import SettingsError
-from guest_transport.settings import parse_settings
+from guest_transport.settings.read import parse_settings
 from tests.pages.test_pages import PAGES, ROOT
 from tools.configuration_reference import keys_of
 from vmm_proxy.config import GuestSettings, ProxyConfig

@@ -14,7 +14,7 @@ import trustme
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_transport.addresses import TcpAddress
-from guest_transport.serving import GrpcServer, Service
+from guest_transport.server.grpc_server import GrpcServer, Service
 from guest_transport.tls import ClientTls, ServerTls, certificate_names
 from tests.policy.certificates import write, write_authority
 from tests.proxy.running import Proxy, running_proxy

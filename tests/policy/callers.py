@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from guest_transport.addresses import UnixAddress
-from guest_transport.dialing import relayed_target
 from guest_transport.options import channel_options
+from guest_transport.relay.dial import relayed_target
 from tests.other_users import python_of_anybody
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.roles import Grant, Role

@@ -12,7 +12,7 @@ from guest_service.sampler import Outcome, OutcomeKind
 from guest_service.sampler.outcome import failure
 from guest_service.telemetry.gate import CardFacts, Gate
 from guest_service.telemetry.gpu_telemetry import GpuTelemetry
-from guest_transport.clock import Clock
+from guest_transport.process.clock import Clock
 from tests.telemetry.virtual_time import virtual_loop
 
 TTL = 5.0

@@ -14,14 +14,14 @@ import sys
 import threading
 from collections.abc import Callable
 
-from guest_transport.logs import log_to_stderr
+from guest_transport.process.logs import log_to_stderr
 
 log_to_stderr()
 
 import grpc  # noqa: E402  # after the log settings, as the doors do
 
 from guest_transport.addresses import parse_address  # noqa: E402
-from guest_transport.serving import GrpcServer, Service, run  # noqa: E402
+from guest_transport.server.grpc_server import GrpcServer, Service, run  # noqa: E402
 
 
 def _bytes(value: bytes) -> bytes:

@@ -13,11 +13,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from guest_transport import hvsock
 from guest_transport.addresses import HvsockAddress, UnixAddress
-from guest_transport.dialing import DialTarget, dial_target
 from guest_transport.options import channel_options
-from guest_transport.serving import GrpcServer
+from guest_transport.relay.dial import DialTarget, dial_target
+from guest_transport.server.grpc_server import GrpcServer
+from guest_transport.sockets import hvsock
 from tests.transport.vmm import Behaviour, Vmm, guest_at, in_turn, says, trickles, vmm
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guest_transport.logs import LINE_LIMIT, JsonFormatter, TextFormatter, escape
+from guest_transport.process.logs import LINE_LIMIT, JsonFormatter, TextFormatter, escape
 
 
 def _record(message: str, *args: object, **more: object) -> logging.LogRecord:
@@ -80,7 +80,7 @@ def test_text_starts_with_the_utc_time_and_the_level() -> None:
 def test_what_python_itself_writes_is_one_line_of_the_log_each() -> None:
     code = """
 import threading, warnings
-from guest_transport.logs import log_to_stderr
+from guest_transport.process.logs import log_to_stderr
 log_to_stderr()
 
 class Broken:

@@ -16,14 +16,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from guest_transport import unix_sockets, vsock
 from guest_transport.addresses import VSOCK_PORT_ANY, Address, TcpAddress, UnixAddress, VsockAddress
-from guest_transport.dialing import dial_target, relayed_target
 from guest_transport.errors import ListenError
 from guest_transport.options import channel_options
 from guest_transport.peers import Peer, Peers, TcpPeer, UnixPeer, VsockPeer, unix_peer
-from guest_transport.relayed_listeners import RelayedListeners
-from guest_transport.serving import GrpcServer, Service
+from guest_transport.relay.dial import dial_target, relayed_target
+from guest_transport.relay.listeners import RelayedListeners
+from guest_transport.server.grpc_server import GrpcServer, Service
+from guest_transport.sockets import unix, vsock
 from tests.other_users import python_of_anybody
 
 
@@ -96,7 +96,7 @@ async def test_a_client_that_takes_the_name_of_another_peer_is_known_as_itself(t
     async with _server(address, identify_unix=True) as (server, seen):
         with server.peers.naming(VsockPeer(2, 1)) as name:
             # The dialer's relay connects to the server from a socket of that name.
-            async with relayed_target(address, lambda: unix_sockets.connect(address.path, name)) as target:
+            async with relayed_target(address, lambda: unix.connect(address.path, name)) as target:
                 await _call(target.grpc_target)
     [peer] = seen
     assert isinstance(peer, UnixPeer)
@@ -108,7 +108,7 @@ async def test_a_name_means_nothing_to_a_server_that_names_nobody(tmp_path: Path
     other = "\0guestscope-peer-0123456789abcdef0123456789abcdef"
     async with (
         _server(address) as (_, seen),
-        relayed_target(address, lambda: unix_sockets.connect(address.path, other)) as target,
+        relayed_target(address, lambda: unix.connect(address.path, other)) as target,
     ):
         await _call(target.grpc_target)
     assert seen == [UnixPeer()]
@@ -191,7 +191,7 @@ async def test_a_cid_that_is_not_allowed_is_cut_off_before_a_byte_reaches_grpc(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with _vsock_server(tmp_path, 7, (2, 3)) as (_, seen):
-        with await unix_sockets.connect(f"{tmp_path}/v") as client:
+        with await unix.connect(f"{tmp_path}/v") as client:
             loop = asyncio.get_running_loop()
             assert await asyncio.wait_for(loop.sock_recv(client, 1), 10) == b""
     assert seen == []
@@ -201,9 +201,9 @@ async def test_a_cid_that_is_not_allowed_is_cut_off_before_a_byte_reaches_grpc(
 async def test_a_peer_without_a_cid_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     peers = Peers()
     relayed = RelayedListeners(peers, (2,))
-    relayed.add_vsock(VsockAddress(0xFFFFFFFF, 8000), unix_sockets.listen(f"{tmp_path}/v"))
+    relayed.add_vsock(VsockAddress(0xFFFFFFFF, 8000), unix.listen(f"{tmp_path}/v"))
     relayed.start()
-    with await unix_sockets.connect(f"{tmp_path}/v") as client:
+    with await unix.connect(f"{tmp_path}/v") as client:
         assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1), 10) == b""
     await relayed.close()
     assert "without a CID" in caplog.text

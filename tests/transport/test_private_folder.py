@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from guest_transport.private_folder import PREFIX, PrivateFolder, remove_abandoned_folders
+from guest_transport.sockets.private_folder import PREFIX, PrivateFolder, remove_abandoned_folders
 
 HOLDER = """
 import socket, sys
-from guest_transport.private_folder import PrivateFolder
+from guest_transport.sockets.private_folder import PrivateFolder
 folder = PrivateFolder()
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(folder.file("s"))

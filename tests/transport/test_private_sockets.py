@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from guest_transport import unix_sockets
 from guest_transport.addresses import UnixAddress
 from guest_transport.errors import ListenError
-from guest_transport.one_connection import OneConnection
-from guest_transport.private_folder import PrivateFolder
+from guest_transport.relay.single_connection import OneConnection
+from guest_transport.sockets import unix
+from guest_transport.sockets.private_folder import PrivateFolder
 
 
 def test_a_place_that_is_too_deep_for_a_socket_is_named_with_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,12 +35,12 @@ def test_a_listener_that_cannot_be_bound_leaves_no_descriptor(tmp_path: Path) ->
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(FileNotFoundError):
-            unix_sockets.listen(str(tmp_path / "nowhere" / "s"))
+            unix.listen(str(tmp_path / "nowhere" / "s"))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_of_two_that_open_one_connection_at_once_one_gets_it(sockets: Path) -> None:
-    with unix_sockets.listen(str(sockets / "s")):
+    with unix.listen(str(sockets / "s")):
         once = OneConnection(UnixAddress(str(sockets / "s")))
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(once.target.close)

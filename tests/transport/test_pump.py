@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from guest_transport import relay
-from guest_transport.relay import CHUNK_BYTES, pump
+from guest_transport.relay import relay
+from guest_transport.relay.relay import CHUNK_BYTES, pump
 from tests.transport.socket_pairs import PATIENCE_SECONDS, pair, read_all
 
 

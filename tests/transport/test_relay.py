@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from guest_transport import unix_sockets
-from guest_transport.relay import OpenFar, Relay, RelayRefusedError
+from guest_transport.relay.relay import OpenFar, Relay, RelayRefusedError
+from guest_transport.sockets import unix
 from tests.transport.socket_pairs import PATIENCE_SECONDS, pair, read_all
 
 
 @contextlib.asynccontextmanager
 async def _relay(folder: Path, open_far: OpenFar, limit: int = 8) -> AsyncIterator[Relay]:
-    relay = Relay(unix_sockets.listen(str(folder / "r")), open_far, name="test", connections_limit=limit)
+    relay = Relay(unix.listen(str(folder / "r")), open_far, name="test", connections_limit=limit)
     relay.start()
     try:
         yield relay
@@ -55,13 +55,13 @@ async def test_one_connection_more_than_the_limit_is_closed_and_the_others_go_on
 ) -> None:
     async with _relay(tmp_path, _echo(), limit=2) as relay:
         loop = asyncio.get_running_loop()
-        first, second = [await unix_sockets.connect(f"{tmp_path}/r") for _ in range(2)]
+        first, second = [await unix.connect(f"{tmp_path}/r") for _ in range(2)]
         with first, second:
             for connection in (first, second):
                 connection.send(b"hello")
                 assert await asyncio.wait_for(loop.sock_recv(connection, 5), PATIENCE_SECONDS) == b"hello"
             for _ in range(3):
-                with await unix_sockets.connect(f"{tmp_path}/r") as third:
+                with await unix.connect(f"{tmp_path}/r") as third:
                     assert await read_all(third) == b""
             assert relay.connections == 2
             first.send(b"still")
@@ -77,7 +77,7 @@ async def test_a_far_side_that_refuses_ends_the_connection_and_is_remembered(tmp
         yield _near
 
     async with _relay(tmp_path, refuse) as relay:
-        with await unix_sockets.connect(f"{tmp_path}/r") as client:
+        with await unix.connect(f"{tmp_path}/r") as client:
             assert await read_all(client) == b""
         assert relay.last_refusal == "nobody there"
 
@@ -96,9 +96,9 @@ async def test_a_bug_in_the_far_side_is_logged_and_ends_one_connection_only(
             yield far
 
     async with _relay(tmp_path, fail_once):
-        with await unix_sockets.connect(f"{tmp_path}/r") as client:
+        with await unix.connect(f"{tmp_path}/r") as client:
             assert await read_all(client) == b""
-        with await unix_sockets.connect(f"{tmp_path}/r") as client:
+        with await unix.connect(f"{tmp_path}/r") as client:
             client.send(b"hello")
             assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 5), PATIENCE_SECONDS) == b"hello"
     assert "LookupError: a bug" in caplog.text
@@ -138,12 +138,12 @@ async def test_without_descriptors_it_tries_again_in_a_while_and_the_loop_goes_o
 
 async def test_after_stop_accepting_the_connected_go_on_and_nobody_else_comes_in(tmp_path: Path) -> None:
     async with _relay(tmp_path, _echo()) as relay:
-        with await unix_sockets.connect(f"{tmp_path}/r") as client:
+        with await unix.connect(f"{tmp_path}/r") as client:
             client.send(b"a")
             assert await asyncio.get_running_loop().sock_recv(client, 1) == b"a"
             relay.stop_accepting()
             with pytest.raises(ConnectionRefusedError):
-                await unix_sockets.connect(f"{tmp_path}/r")
+                await unix.connect(f"{tmp_path}/r")
             client.send(b"b")
             assert await asyncio.get_running_loop().sock_recv(client, 1) == b"b"
 
@@ -152,7 +152,7 @@ async def test_a_thousand_connections_leave_no_descriptor_and_no_task(tmp_path: 
     tasks, descriptors = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
     async with _relay(tmp_path, _echo()) as relay:
         for number in range(1000):
-            with await unix_sockets.connect(f"{tmp_path}/r") as client:
+            with await unix.connect(f"{tmp_path}/r") as client:
                 if number % 3:
                     client.send(b"hello")
                 if number % 3 == 2:

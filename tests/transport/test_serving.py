@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from guest_transport.addresses import TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import ListenError
 from guest_transport.options import channel_options, server_options
-from guest_transport.serving import GrpcServer
+from guest_transport.server.grpc_server import GrpcServer
 from tests.transport.server_process import door
 
 

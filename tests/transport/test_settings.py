@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guest_transport.errors import SettingsError
-from guest_transport.settings import SETTINGS_LIMIT_BYTES, parse_settings, read_settings
+from guest_transport.settings.read import SETTINGS_LIMIT_BYTES, parse_settings, read_settings
 
 
 class _State(enum.Enum):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from guest_transport.errors import ListenError
-from guest_transport.socket_files import SocketFile
+from guest_transport.sockets.socket_files import SocketFile
 
 
 def _listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from guest_transport import steady_faults
-from guest_transport.logs import JsonFormatter, TextFormatter
-from guest_transport.steady_faults import EVERY_ONE, SteadyHandler, about
+from guest_transport.process import repeated_lines
+from guest_transport.process.logs import JsonFormatter, TextFormatter
+from guest_transport.process.repeated_lines import EVERY_ONE, SteadyHandler, about
 
 
 class Bench:
@@ -103,7 +103,7 @@ def test_a_count_that_is_due_comes_before_the_next_line_where_no_thread_could_be
 def test_what_is_counted_is_told_at_the_end_of_the_process() -> None:
     code = """
 import logging
-from guest_transport.logs import log_to_stderr
+from guest_transport.process.logs import log_to_stderr
 log_to_stderr()
 for _ in range(50):
     logging.getLogger("x").warning("the engine %s is gone", "podman")
@@ -117,9 +117,9 @@ for _ in range(50):
 def test_a_real_timer_tells_the_count_of_a_fault_that_ended() -> None:
     code = """
 import logging, threading
-from guest_transport import steady_faults
-steady_faults.WINDOW_SECONDS = 3.0
-from guest_transport.logs import log_to_stderr
+from guest_transport.process import repeated_lines
+repeated_lines.WINDOW_SECONDS = 3.0
+from guest_transport.process.logs import log_to_stderr
 log_to_stderr()
 for _ in range(3):
     logging.getLogger("x").warning("again")
@@ -200,10 +200,10 @@ def test_another_exception_at_the_same_place_is_another_fault(bench: Bench) -> N
 
 
 def test_a_caller_who_invents_faults_gets_a_bounded_number_of_lines_and_of_memory(bench: Bench) -> None:
-    for number in range(3 * steady_faults.FAULTS_LIMIT):
+    for number in range(3 * repeated_lines.FAULTS_LIMIT):
         bench.log.warning("refused %s", f"caller {number}")
-    assert len(bench.lines) <= steady_faults.FAULTS_LIMIT + 1
-    assert len(bench.handler._faults._faults) <= steady_faults.FAULTS_LIMIT + 1
+    assert len(bench.lines) <= repeated_lines.FAULTS_LIMIT + 1
+    assert len(bench.handler._faults._faults) <= repeated_lines.FAULTS_LIMIT + 1
     bench.log.error("a fault of another level")
     assert bench.lines[-1] == "a fault of another level"
     bench.wait(61)
@@ -214,7 +214,7 @@ def test_a_caller_who_invents_faults_gets_a_bounded_number_of_lines_and_of_memor
 
 
 def test_comparing_a_line_takes_time_in_its_length_only() -> None:
-    assert steady_faults.without_numbers("a" * 100_000) == "a" * 300
+    assert repeated_lines.without_numbers("a" * 100_000) == "a" * 300
 
 
 def test_a_call_with_wrong_arguments_is_counted_too(bench: Bench) -> None:
@@ -255,7 +255,7 @@ def test_what_cannot_be_shown_is_a_counted_line_and_never_raises_in_whoever_logs
 
 
 def test_a_flood_of_new_faults_is_not_compared_with_all_that_are_known(bench: Bench) -> None:
-    for number in range(steady_faults.FAULTS_LIMIT):
+    for number in range(repeated_lines.FAULTS_LIMIT):
         bench.log.warning("refused %s", f"caller {number}")
     known = bench.handler._faults
     look, looks = known.seconds_to_next, 0

@@ -15,7 +15,7 @@ import trustme
 from guest_transport.addresses import TcpAddress
 from guest_transport.errors import SettingsError
 from guest_transport.options import channel_options
-from guest_transport.serving import GrpcServer, Service
+from guest_transport.server.grpc_server import GrpcServer, Service
 from guest_transport.tls import FILE_LIMIT_BYTES, ClientTls, ServerTls, certificate_names
 
 

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from guest_transport import vsock
 from guest_transport.addresses import VSOCK_CID_ANY, VSOCK_PORT_ANY, VsockAddress
 from guest_transport.errors import ListenError
+from guest_transport.sockets import vsock
 
 
 def _has_vsock() -> bool:

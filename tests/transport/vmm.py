@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from guest_transport.relay import pump
+from guest_transport.relay.relay import pump
 
 # What a VMM does with a connection whose CONNECT line it has read.
 Behaviour = Callable[[socket.socket, bytes], Awaitable[None]]

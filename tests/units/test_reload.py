@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from guest_transport.errors import SettingsError
-from guest_transport.reload import reloaded_on_hangup
-from guest_transport.sd_notify import Notifier
+from guest_transport.process.reload import reloaded_on_hangup
+from guest_transport.process.sd_notify import Notifier
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from guest_transport.sd_notify import Notifier
+from guest_transport.process.sd_notify import Notifier
 
 
 @pytest.fixture

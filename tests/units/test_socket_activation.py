@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guest_transport.errors import SettingsError
-from guest_transport.socket_activation import take_sockets
+from guest_transport.process.socket_activation import take_sockets
 
 # What a service manager does between fork and exec: put the sockets at 3 and up, and say so. A shell cannot, so a first Python does it.
 STARTER = """
@@ -28,7 +28,7 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[3]])
 SERVICE = """
 import json, os
 from guest_transport.errors import StartError
-from guest_transport.socket_activation import take_sockets
+from guest_transport.process.socket_activation import take_sockets
 try:
     taken = take_sockets(os.environ, os.getpid())
 except StartError as error:

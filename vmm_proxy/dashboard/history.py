@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from guest_api.guest_api_pb2 import GpuDevice
 from guest_contract.card_values import COLUMN_OF, judged_columns
-from guest_transport.clock import Clock
+from guest_transport.process.clock import Clock
 
 SLOT_SECONDS = 30
 SLOTS = 60

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from guest_transport.addresses import Address, AddressError, parse_address
 from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
-from guest_transport.settings import read_settings
+from guest_transport.settings.read import read_settings
 from vmm_proxy.config import ProxyConfig, read_setup
 from vmm_proxy.doctor.known_guests import LIBVIRT_SECONDS, KnownGuests, read_known
 

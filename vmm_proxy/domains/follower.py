@@ -14,8 +14,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from guest_transport.process.repeated_lines import about
 from guest_transport.start_errors import why_not_started
-from guest_transport.steady_faults import about
 from vmm_proxy.domains.line_process import LineProcess
 from vmm_proxy.domains.report import LINE_LIMIT_BYTES, Domain, read_report
 

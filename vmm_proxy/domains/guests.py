@@ -15,7 +15,7 @@ from pathlib import Path
 
 from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 from vmm_proxy.config import check_gpus
 from vmm_proxy.directory import (
     GUEST_ID_RULE,

@@ -17,7 +17,7 @@ import grpc
 from google.protobuf.message import Message
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
-from guest_transport.clock import Clock, boottime
+from guest_transport.process.clock import Clock, boottime
 from vmm_proxy.contract_methods import Method, proxied_methods
 from vmm_proxy.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.last_known import LastKnown, Part

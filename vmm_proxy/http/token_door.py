@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guest_transport.peers import UnixPeer
-from guest_transport.steady_faults import about
+from guest_transport.process.repeated_lines import about
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.shown import Shown
 from vmm_proxy.policy.tokens import token_sha256, valid_token

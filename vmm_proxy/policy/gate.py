@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from guest_transport.peers import Peers, lasting_name
-from guest_transport.steady_faults import about
+from guest_transport.process.repeated_lines import about
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.audit_trail import AuditTrail

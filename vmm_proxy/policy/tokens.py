@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from guest_transport.errors import SettingsError
-from guest_transport.settings import read_settings
+from guest_transport.settings.read import read_settings
 from vmm_proxy.labels import check_labels
 from vmm_proxy.policy.roles import ROLES, Grant, Role, RoleName
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from guest_transport import hvsock
 from guest_transport.addresses import HvsockAddress
+from guest_transport.sockets import hvsock
 from tests.fuzz.door import Door, one_line
 from tests.transport.vmm import says, vmm
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from guest_transport.relay import pump
+from guest_transport.relay.relay import pump
 from tests.fuzz.door import Door
 
 PATIENCE_SECONDS = 20

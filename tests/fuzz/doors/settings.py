@@ -15,7 +15,7 @@ from guest_service.host_facts.identity import Identity
 from guest_service.simulator.rack import load_rack
 from guest_service.simulator.table import RackError
 from guest_transport.errors import SettingsError
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 from tests.fuzz.door import Door, one_line
 from vmm_proxy.config import read_setup
 from vmm_proxy.directory import GuestEntry

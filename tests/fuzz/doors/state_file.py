@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from guest_transport.addresses import UnixAddress
 from guest_transport.errors import SettingsError
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 from tests.fuzz.door import Door, one_line
 from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
 from vmm_proxy.registered_guests import RegisteredGuests

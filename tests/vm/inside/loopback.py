@@ -8,7 +8,7 @@ import socket
 
 from guest_transport.addresses import VSOCK_CID_ANY, VsockAddress
 from guest_transport.errors import ListenError
-from guest_transport.vsock import listen, own_cid
+from guest_transport.sockets.vsock import listen, own_cid
 from tests.vm.initrd import SCRATCH
 from tests.vm.inside.scenario import Results, Server, gpus_by_guestctl, patient_guest, run_as_first_process
 

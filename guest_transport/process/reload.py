@@ -14,8 +14,8 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from guest_transport.errors import StartError
-from guest_transport.sd_notify import Notifier
-from guest_transport.steady_faults import EVERY_ONE
+from guest_transport.process.repeated_lines import EVERY_ONE
+from guest_transport.process.sd_notify import Notifier
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 
 from guest_transport.errors import StartError
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from guest_transport import hvsock, unix_sockets, vsock
 from guest_transport.addresses import Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress, require_dialable
-from guest_transport.private_folder import PrivateFolder
-from guest_transport.relay import Relay, RelayRefusedError
+from guest_transport.relay.relay import Relay, RelayRefusedError
+from guest_transport.sockets import hvsock, unix, vsock
+from guest_transport.sockets.private_folder import PrivateFolder
 
 # From connecting to the VMM's OK. A guest that took a connection and ignores it is given up after this, and dialled anew by gRPC; shorter
 # than options.CONNECT_SECONDS, so that the relay knows the reason before gRPC gives up.
@@ -95,7 +95,7 @@ def relayed_target(address: Address, connect: Connect, *, handshake_seconds: flo
     folder = PrivateFolder()
     try:
         path = folder.file("s")
-        relay = Relay(unix_sockets.listen(path), open_far, name=str(address), connections_limit=_CONNECTIONS_LIMIT)
+        relay = Relay(unix.listen(path), open_far, name=str(address), connections_limit=_CONNECTIONS_LIMIT)
         relay.start()
     except BaseException:
         folder.close()

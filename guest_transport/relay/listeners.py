@@ -11,11 +11,11 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Collection
 
-from guest_transport import unix_sockets
 from guest_transport.addresses import UnixAddress, VsockAddress
 from guest_transport.peers import Peer, Peers, VsockPeer, unix_peer
-from guest_transport.private_folder import PrivateFolder
-from guest_transport.relay import Relay, RelayRefusedError
+from guest_transport.relay.relay import Relay, RelayRefusedError
+from guest_transport.sockets import unix
+from guest_transport.sockets.private_folder import PrivateFolder
 
 # A connection takes two descriptors and a few hundred KiB at worst; a host has one or two to a guest, a proxy's clients come in dozens.
 CONNECTIONS_LIMIT = 512
@@ -80,7 +80,7 @@ class RelayedListeners:
             with self._peers.naming(identify(near, address)) as own_name:
                 try:
                     async with asyncio.timeout(_HANDOVER_SECONDS):
-                        far = await unix_sockets.connect(self._path, own_name)
+                        far = await unix.connect(self._path, own_name)
                 except OSError as error:
                     raise RelayRefusedError(f"the server does not take connections: {error.strerror or 'it is stuck'}") from error
                 with far:

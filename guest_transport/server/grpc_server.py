@@ -17,13 +17,15 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from guest_transport import decoding, health, options, socket_files, tcp, unix_sockets, vsock
+from guest_transport import options
 from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
-from guest_transport.private_folder import remove_abandoned_folders
-from guest_transport.relayed_listeners import RelayedListeners
-from guest_transport.running import run
+from guest_transport.process.run import run
+from guest_transport.relay.listeners import RelayedListeners
+from guest_transport.server import health, undecodable
+from guest_transport.sockets import socket_files, tcp, unix, vsock
+from guest_transport.sockets.private_folder import remove_abandoned_folders
 from guest_transport.tls import ServerTls
 
 __all__ = ["STOP_GRACE_SECONDS", "GrpcServer", "Service", "run"]
@@ -68,7 +70,7 @@ class GrpcServer:
     ) -> None:
         self._services = services
         self._socket_mode = socket_mode
-        self._server = decoding.careful(
+        self._server = undecodable.careful(
             grpc.aio.server(
                 interceptors=interceptors,
                 options=options.server_options(),
@@ -154,7 +156,7 @@ class GrpcServer:
                 self._add_port(address.grpc_target)
                 return address
             try:
-                self._relayed.add_unix(address, unix_sockets.listen(address.path))
+                self._relayed.add_unix(address, unix.listen(address.path))
             except OSError as error:
                 raise ListenError(f"{address}: cannot listen: {error.strerror}") from error
         return address

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import socket
 
-from guest_transport import hvsock, tcp, unix_sockets, vsock
 from guest_transport.addresses import (
     Address,
     HvsockAddress,
@@ -20,7 +19,8 @@ from guest_transport.addresses import (
     VsockAddress,
     require_dialable,
 )
-from guest_transport.dialing import HANDSHAKE_SECONDS, DialTarget, relayed_target
+from guest_transport.relay.dial import HANDSHAKE_SECONDS, DialTarget, relayed_target
+from guest_transport.sockets import hvsock, tcp, unix, vsock
 
 
 class OneConnection:
@@ -59,7 +59,7 @@ class OneConnection:
 async def _connect(address: Address) -> socket.socket:
     match address:
         case UnixAddress():
-            return await unix_sockets.connect(address.path)
+            return await unix.connect(address.path)
         case TcpAddress():
             return await tcp.connect(address)
         case VsockAddress():

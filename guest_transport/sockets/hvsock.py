@@ -11,9 +11,9 @@ import asyncio
 import re
 import socket
 
-from guest_transport import unix_sockets
 from guest_transport.addresses import HvsockAddress
-from guest_transport.logs import escape
+from guest_transport.process.logs import escape
+from guest_transport.sockets import unix
 
 # "OK 4294967295\n" has 14 bytes; a refusal in words may be longer, and is quoted up to here.
 ANSWER_LIMIT_BYTES = 64
@@ -26,7 +26,7 @@ class HandshakeError(OSError):
 
 async def connect(address: HvsockAddress) -> socket.socket:
     """A non-blocking socket whose next byte is the guest's; raises OSError. The caller bounds the wait."""
-    connection = await unix_sockets.connect(address.path)
+    connection = await unix.connect(address.path)
     try:
         # No await since connect(2), and a new socket's buffer takes a line whole: nobody sees half of it.
         connection.send(b"CONNECT %d\n" % address.port)

@@ -14,7 +14,7 @@ import threading
 import time
 
 from guest_transport.grpc_environment import prepare_grpc
-from guest_transport.steady_faults import SteadyHandler, message_of
+from guest_transport.process.repeated_lines import SteadyHandler, message_of
 
 # Longest line written: an exception of a library may quote a whole message.
 LINE_LIMIT = 8192

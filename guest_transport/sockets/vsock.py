@@ -16,7 +16,7 @@ from pathlib import Path
 
 from guest_transport.addresses import VSOCK_CID_ANY, VsockAddress
 from guest_transport.errors import ListenError
-from guest_transport.unix_sockets import LISTEN_BACKLOG
+from guest_transport.sockets.unix import LISTEN_BACKLOG
 
 _DEVICE = Path("/dev/vsock")
 # linux/vm_sockets.h: the CID of this machine, as the device tells it.

@@ -19,8 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from guest_transport.errors import SettingsError
-from guest_transport.logs import escape
-from guest_transport.toml_text import load_toml
+from guest_transport.process.logs import escape
+from guest_transport.settings.toml_text import load_toml
 
 # A configuration of 10,000 guests takes about 2 MB; more is a wrong file.
 SETTINGS_LIMIT_BYTES = 8 * 1024 * 1024

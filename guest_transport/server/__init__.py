@@ -1,0 +1,1 @@
+"""The gRPC server of both processes: listeners, health, reflection, and requests that do not decode."""
