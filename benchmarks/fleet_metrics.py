@@ -41,7 +41,7 @@ from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.server import PageServer
 from vmm_proxy.app import Parts, build, join_pages
 from vmm_proxy.dashboard.render import Pages
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.garbage import collect_rarely
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts

@@ -25,15 +25,16 @@ from vmm_proxy.audit import Audit
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.config import Setup
 from vmm_proxy.dashboard.render import Pages
-from vmm_proxy.directory import Directory
+from vmm_proxy.directory.directory import Directory
+from vmm_proxy.directory.folder import GuestFolder
+from vmm_proxy.directory.guest_tls import GuestTls
+from vmm_proxy.directory.libvirt.guests import LibvirtSource
+from vmm_proxy.directory.libvirt.settings import require_module
+from vmm_proxy.directory.registered import RegisteredGuests
+from vmm_proxy.directory.sources import SourceState, SourceStates
 from vmm_proxy.directory_service import DirectoryService
-from vmm_proxy.domains.guests import LibvirtSource
-from vmm_proxy.domains.settings import require_module
 from vmm_proxy.fleet import FleetService
-from vmm_proxy.guest_folder import GuestFolder
 from vmm_proxy.guest_list import GuestList
-from vmm_proxy.guest_sources import SourceState, SourceStates
-from vmm_proxy.guest_tls import GuestTls
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
@@ -44,7 +45,6 @@ from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.gate import Gate
 from vmm_proxy.policy.method_roles import method_roles
 from vmm_proxy.proxied_api import proxied_api
-from vmm_proxy.registered_guests import RegisteredGuests
 from vmm_proxy.upstreams import Upstreams
 from vmm_proxy.watching import Sleep, Watches
 

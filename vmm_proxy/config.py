@@ -28,20 +28,20 @@ from guest_transport.errors import SettingsError
 from guest_transport.settings.read import read_settings
 from guest_transport.tls import ServerTls
 from guest_transport.tls_settings import TlsSettings, server_tls
-from vmm_proxy.directory import (
+from vmm_proxy.directory.directory import (
     GUEST_ID_RULE,
     Directory,
     DirectoryError,
     GuestEntry,
     valid_guest_id,
 )
-from vmm_proxy.domains.settings import LibvirtSettings, check_libvirt
-from vmm_proxy.guest_tls import GuestTls
+from vmm_proxy.directory.guest_tls import GuestTls
+from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings, guest_tls
+from vmm_proxy.directory.labels import check_labels
+from vmm_proxy.directory.libvirt.settings import LibvirtSettings, check_libvirt
 from vmm_proxy.http.settings import Http, Metrics, PageSetup, page_setup
-from vmm_proxy.labels import check_labels
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.settings import AccessSettings, access_rules
-from vmm_proxy.tls_settings import GuestTlsSettings, guest_tls
 
 # Only local users whom the socket's group lets in reach this one.
 DEFAULT_LISTEN = "unix:/run/vmm-proxy/vmm-proxy.sock"

@@ -17,7 +17,7 @@ from guest_transport.errors import SettingsError
 from guest_transport.process.repeated_lines import EVERY_ONE, about
 from guest_transport.server.grpc_server import Service
 from vmm_proxy.config import GuestSettings, guest_entry
-from vmm_proxy.directory import (
+from vmm_proxy.directory.directory import (
     GUEST_ID_RULE,
     AddressTakenError,
     AlreadyKnownError,
@@ -26,9 +26,9 @@ from vmm_proxy.directory import (
     UnknownGuestError,
     valid_guest_id,
 )
+from vmm_proxy.directory.registered import SOURCE, NotKeptError, RegisteredGuests, TooManyError
 from vmm_proxy.policy.permit import current_permit
 from vmm_proxy.refusing import refuse
-from vmm_proxy.registered_guests import SOURCE, NotKeptError, RegisteredGuests, TooManyError
 from vmm_proxy.statuses import CallError
 
 log = logging.getLogger(__name__)

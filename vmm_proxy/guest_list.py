@@ -15,10 +15,10 @@ import grpc
 
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.contact import Reach
-from vmm_proxy.directory import GuestEntry, valid_guest_id
+from vmm_proxy.directory.directory import GuestEntry, valid_guest_id
+from vmm_proxy.directory.selector import Guests, selection
 from vmm_proxy.looks import Looks
 from vmm_proxy.outbox import MESSAGE_BYTES
-from vmm_proxy.selecting import Guests, selection
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstreams import Upstreams
 

@@ -19,8 +19,8 @@ from vmm_proxy.asking import NotSentError, ask
 from vmm_proxy.contact import Contact
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.deadlines import LONGEST_SECONDS
+from vmm_proxy.directory.guest_tls import GuestTls, secure
 from vmm_proxy.flight import Answer, Flight, Outcome
-from vmm_proxy.guest_tls import GuestTls, secure
 from vmm_proxy.identity import WrongGuestError, prove
 from vmm_proxy.line import Line
 from vmm_proxy.passed_metadata import Metadata, deciding

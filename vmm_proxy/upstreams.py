@@ -13,8 +13,8 @@ from collections.abc import Callable
 import grpc
 
 from vmm_proxy.contact import Contact, Reach
-from vmm_proxy.directory import GUEST_ID_RULE, Directory, GuestEntry, valid_guest_id
-from vmm_proxy.guest_tls import GuestTls, tls_for
+from vmm_proxy.directory.directory import GUEST_ID_RULE, Directory, GuestEntry, valid_guest_id
+from vmm_proxy.directory.guest_tls import GuestTls, tls_for
 from vmm_proxy.slots import PROXY_CALLS, Slots
 from vmm_proxy.statuses import CallError, not_known
 from vmm_proxy.upstream import Upstream

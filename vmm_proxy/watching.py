@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 
 from vmm_proxy.collecting import ask_each
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
+from vmm_proxy.directory.selector import Guests, Selection
 from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
 from vmm_proxy.outbox import Outbox
 from vmm_proxy.question import Question
-from vmm_proxy.selecting import Guests, Selection
 from vmm_proxy.statuses import not_known
 from vmm_proxy.upstreams import Upstreams
 

@@ -22,7 +22,7 @@ from tests.doctor.reports import host_doctor, words
 from tests.pins.test_guest_tls import OURS, Authorities, tls_guest
 from tests.policy import certificates
 from vmm_proxy.config import ProxyConfig
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.doctor import access, directory, reach, writing
 from vmm_proxy.doctor.doors import PROXY
 from vmm_proxy.doctor.guests import ask_guest, judge_guest

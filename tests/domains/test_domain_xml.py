@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmm_proxy.domains.domain_xml import DEPTH_LIMIT, XML_LIMIT_CHARACTERS, DomainFacts, DomainXmlError, read_domain
-from vmm_proxy.domains.host_cards import cards_among
+from vmm_proxy.directory.libvirt.domain_xml import DEPTH_LIMIT, XML_LIMIT_CHARACTERS, DomainFacts, DomainXmlError, read_domain
+from vmm_proxy.directory.libvirt.host_cards import cards_among
 
 HOSTDEV = """<hostdev mode='subsystem' type='pci' managed='yes'><driver name='vfio'/>
 <source><address domain='0x{host[0]:04x}' bus='0x{host[1]:02x}' slot='0x00' function='0x{host[2]:x}'/></source>

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from vmm_proxy.domains.follower import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Follower
-from vmm_proxy.domains.report import LINE_LIMIT_BYTES, Domain
+from vmm_proxy.directory.libvirt.follower import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Follower
+from vmm_proxy.directory.libvirt.report import LINE_LIMIT_BYTES, Domain
 
 LIST = """print('{"domains": [{"uuid": "u", "name": "n", "cid": 3}]}', flush=True)\n"""
 

@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from guest_transport.addresses import UnixAddress, VsockAddress
-from vmm_proxy.directory import AlreadyKnownError, Directory, GuestEntry
-from vmm_proxy.domains.guests import LibvirtGuests
-from vmm_proxy.domains.report import Domain
+from vmm_proxy.directory.directory import AlreadyKnownError, Directory, GuestEntry
+from vmm_proxy.directory.libvirt.guests import LibvirtGuests
+from vmm_proxy.directory.libvirt.report import Domain
 
 ONE = "11111111-1111-1111-1111-111111111111"
 TWO = "22222222-2222-2222-2222-222222222222"

@@ -17,10 +17,10 @@ from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 from tests.domains.libvirt_daemon import LibvirtDaemon, module_environment
 from tests.proxy import processes
-from vmm_proxy.directory import Directory, GuestEntry
-from vmm_proxy.domains.follower import Follower
-from vmm_proxy.domains.guests import LibvirtGuests
-from vmm_proxy.domains.report import Domain
+from vmm_proxy.directory.directory import Directory, GuestEntry
+from vmm_proxy.directory.libvirt.follower import Follower
+from vmm_proxy.directory.libvirt.guests import LibvirtGuests
+from vmm_proxy.directory.libvirt.report import Domain
 
 ONE = "11111111-1111-1111-1111-111111111111"
 TWO = "22222222-2222-2222-2222-222222222222"
@@ -38,7 +38,7 @@ class Followed:
         self.directory = Directory()
         self.guests = LibvirtGuests(self.directory, port=8000)
         program = (
-            f"import sys; from vmm_proxy.domains import reporter; sys.argv = ['', '{os.getpid()}', {uri!r}, {str(sysfs)!r}]\n"
+            f"import sys; from vmm_proxy.directory.libvirt import reporter; sys.argv = ['', '{os.getpid()}', {uri!r}, {str(sysfs)!r}]\n"
             f"reporter.KEEPALIVE_INTERVAL_SECONDS, reporter.KEEPALIVE_COUNT = {keepalive_seconds}, 1\n"
             # Whatever is seen in these tests comes from an event, not from the next look.
             "reporter.RELIST_MILLISECONDS, reporter.ALIVE_MILLISECONDS = 10 ** 6, 500\nraise SystemExit(reporter.main())"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.domains.libvirt_daemon import LibvirtDaemon, module_environment
-from vmm_proxy.domains.report import Report, read_report
+from vmm_proxy.directory.libvirt.report import Report, read_report
 
 ONE = "aaaaaaaa-0000-0000-0000-000000000001"
 VSOCK = "<vsock model='virtio'><cid auto='no' address='{}'/></vsock>"
@@ -17,7 +17,7 @@ BOUND_SECONDS = 30
 
 async def _reporter(uri: str, sysfs: Path, modules: Path | None, *, parent: int | None = None) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "vmm_proxy.domains.reporter", str(parent or os.getpid()), uri, str(sysfs)),
+        *(sys.executable, "-P", "-m", "vmm_proxy.directory.libvirt.reporter", str(parent or os.getpid()), uri, str(sysfs)),
         env={**os.environ, **module_environment(modules)},
         stdout=asyncio.subprocess.PIPE,
     )

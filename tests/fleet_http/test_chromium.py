@@ -20,7 +20,7 @@ from tests.fleet_http.fleet import ALL_SILENT, Answers, Fleet, running_fleet
 from tests.http.chromium import CHROMIUM, Browser, browser
 from tests.http.guests import h200s
 from tests.http.test_chromium import LOW_CONTRAST
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="missing: chromium (Debian package chromium)"),

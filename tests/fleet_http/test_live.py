@@ -13,7 +13,7 @@ from guest_transport.http.connections import ClientLimits
 from tests.fleet_http.fleet import Answers, Fleet, running_fleet
 from tests.http.guests import h200s
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_chunk, read_head, request
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.http.live import STREAMS_AT_ONCE
 
 

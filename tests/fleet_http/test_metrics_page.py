@@ -17,10 +17,10 @@ from tests.fleet_http.fleet import ALL_SILENT, Answers, Fleet, running_fleet
 from tests.http.guests import h200s, system_info
 from tests.http.web import get
 from tests.metrics.readers import Labels, at, needs_promtool, promtool_complaints, read
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.sources import SourceState
 from vmm_proxy.fleet_metrics.board import LOOK_AGAIN_SECONDS
 from vmm_proxy.fleet_metrics.last_known import KEEP_SECONDS
-from vmm_proxy.guest_sources import SourceState
 from vmm_proxy.policy.access import AccessRules
 
 BOUND_SECONDS = 20

@@ -13,7 +13,7 @@ from tests.fleet_http.fleet import Answers, running_fleet
 from tests.http.guests import h200s
 from tests.http.test_prometheus import BOUND_SECONDS, PROMETHEUS, prometheus
 from tests.http.web import close, connect, get, read_answer
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="missing: prometheus (Debian package prometheus)")
 

@@ -18,8 +18,8 @@ from guest_transport.server.grpc_server import GrpcServer, Service
 from guest_transport.tls import ClientTls, ServerTls, certificate_names
 from tests.policy.certificates import write, write_authority
 from tests.proxy.running import Proxy, running_proxy
+from vmm_proxy.directory.guest_tls import GuestTls, tls_for
 from vmm_proxy.guest_outcome import GPU_INFO
-from vmm_proxy.guest_tls import GuestTls, tls_for
 from vmm_proxy.slots import GUEST_CALLS
 
 OURS = b"\x11" * 20

@@ -15,7 +15,7 @@ from guest_transport.errors import SettingsError
 from guest_transport.peers import TcpPeer, UnixPeer, VsockPeer
 from tests.policy.callers import rules, secret, token
 from vmm_proxy.config import read_setup
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.roles import Caller, Grant, Role
 from vmm_proxy.policy.shown import Shown

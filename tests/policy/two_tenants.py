@@ -13,10 +13,10 @@ from tests.policy.callers import rules, token
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.audit import Audit
-from vmm_proxy.directory import Directory
+from vmm_proxy.directory.directory import Directory
+from vmm_proxy.directory.registered import RegisteredGuests
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.roles import Grant, Role
-from vmm_proxy.registered_guests import RegisteredGuests
 
 Metadata = tuple[tuple[str, str], ...]
 NOBODY = 65534

@@ -22,9 +22,8 @@ from guest_transport.options import channel_options
 from tests.proxy import processes
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
-from vmm_proxy import registered_guests
-from vmm_proxy.directory import Directory, GuestEntry
-from vmm_proxy.registered_guests import RegisteredGuests
+from vmm_proxy.directory.directory import Directory, GuestEntry
+from vmm_proxy.directory.registered import RegisteredGuests, TooManyError
 
 FULL = fleet_pb2.GuestEntry(
     id="vm1",
@@ -235,10 +234,10 @@ async def test_a_caller_who_leaves_while_its_change_is_written_leaves_directory_
 
 
 async def test_a_vmm_in_a_loop_does_not_fill_the_disk(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered_guests, "REGISTERED_LIMIT", 1)
+    monkeypatch.setattr("vmm_proxy.directory.registered.REGISTERED_LIMIT", 1)
     registered = RegisteredGuests(file, Directory(), allow_plaintext=False)
     await registered.register(GuestEntry("vm1", VsockAddress(3, 1)))
-    with pytest.raises(registered_guests.TooManyError, match="guest vm2: 1 guests are registered already"):
+    with pytest.raises(TooManyError, match="guest vm2: 1 guests are registered already"):
         await registered.register(GuestEntry("vm2", VsockAddress(4, 1)))
     await registered.deregister("vm1")
     await registered.register(GuestEntry("vm2", VsockAddress(4, 1)))

@@ -17,7 +17,7 @@ from guest_transport.options import channel_options
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.looks import LOOKS_AT_ONCE
 from vmm_proxy.slots import FLEET_STREAMS_OF_ONE
 

@@ -15,9 +15,9 @@ from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_transport.addresses import UnixAddress
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
-from vmm_proxy import contract_methods, deadlines, passed_metadata
+from vmm_proxy import deadlines, passed_metadata
 from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 
 
 async def silence(stream: Stream) -> None:
@@ -35,7 +35,7 @@ def grpc_timeout_seconds(stream: Stream) -> float:
 
 def test_every_method_of_the_contract_is_forwarded_and_only_shutdown_is_never_shared() -> None:
     methods = {method.name: method for method in proxied_methods()}
-    assert set(methods) == {method.name for method in contract_methods.GUEST_SERVICE.methods}
+    assert set(methods) == {method.name for method in contract_GUEST_SERVICE.methods}
     assert {name for name, method in methods.items() if not method.only_reads} == {"Shutdown"}
     assert methods["GpuInfo"].bound_seconds == 15
     assert methods["SysInfo"].bound_seconds == 20

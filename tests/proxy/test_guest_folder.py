@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
-from vmm_proxy.directory import Directory, GuestEntry
-from vmm_proxy.guest_folder import FILE_LIMIT_BYTES, FILES_LIMIT, Found, GuestFolder
-from vmm_proxy.guest_sources import SourceState
+from vmm_proxy.directory.directory import Directory, GuestEntry
+from vmm_proxy.directory.folder import FILE_LIMIT_BYTES, FILES_LIMIT, Found, GuestFolder
+from vmm_proxy.directory.sources import SourceState
 
 
 def guest(guest_id: str, cid: int, extra: str = "") -> str:

@@ -14,7 +14,7 @@ from guest_fleet.v1 import fleet_pb2
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, Connection, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.guest_outcome import GPU_INFO
 from vmm_proxy.statuses import CallError
 

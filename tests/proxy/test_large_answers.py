@@ -22,7 +22,7 @@ from guest_transport.options import REPLY_LIMIT_BYTES
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.labels import LABEL_VALUE_LIMIT_BYTES, LABELS_LIMIT
+from vmm_proxy.directory.labels import LABEL_VALUE_LIMIT_BYTES, LABELS_LIMIT
 from vmm_proxy.reply_limits import STRING_LIMIT_BYTES
 
 # Usual ones, the largest that a guest may send, and such as no two of fit into one message.

@@ -20,7 +20,7 @@ from tools.covered.measuring import DATA, FOLDER, PACKAGES, ROOT
 ENOUGH_PERCENT = 90.0
 # Shown and not judged as single modules, each with where the rest of it is tested; their packages count them all the same.
 ELSEWHERE = {
-    "vmm_proxy/domains/reporter.py": "tests/domains ends reporters with -9, as the proxy does, and such a process saves nothing",
+    "vmm_proxy/directory/libvirt/reporter.py": "tests/domains ends reporters with -9, as the proxy does, and such a process saves nothing",
     "guest_transport/sockets/vsock.py": "what needs a VM: make vm-test",
     "guest_transport/relay/single_connection.py": "the same",
 }

@@ -16,7 +16,7 @@ from guest_contract.card_values import CardValues
 from guest_contract.words import UNKNOWN
 from guest_transport.http import formats
 from vmm_proxy.dashboard.history import CARDS_LIMIT, GRAPHED, SLOTS, History
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.fleet_metrics.last_known import LastKnown
 
 # A card in trouble has an entry per field, seven; more is noise, or meant to be.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from guest_transport.addresses import HvsockAddress, UnixAddress
 from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.findings import Finding, note, ok, wrong
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.doctor.known_guests import LibvirtReading
 from vmm_proxy.doctor.machine import Host
 

@@ -18,9 +18,9 @@ from guest_transport.addresses import VSOCK_CIDS, Address, HvsockAddress, TcpAdd
 from guest_transport.doctor.findings import Finding, note, ok, wrong
 from vmm_proxy.asking import ask
 from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.guest_tls import GuestTls, secure, tls_for
 from vmm_proxy.doctor.machine import Host
-from vmm_proxy.guest_tls import GuestTls, secure, tls_for
 from vmm_proxy.line import Line
 from vmm_proxy.statuses import CallError
 

@@ -15,17 +15,17 @@ from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
 from guest_transport.start_errors import why_not_started
 from vmm_proxy.config import ProxyConfig, guest_entry
-from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
-from vmm_proxy.domains.follower import reporter_command
-from vmm_proxy.domains.guests import SOURCE as LIBVIRT
-from vmm_proxy.domains.guests import LibvirtGuests
-from vmm_proxy.domains.line_process import LineProcess
-from vmm_proxy.domains.report import LINE_LIMIT_BYTES, Domain, read_report
-from vmm_proxy.domains.settings import LibvirtSettings, check_libvirt, require_module
-from vmm_proxy.guest_folder import GuestFolder
-from vmm_proxy.guest_tls import GuestTls
-from vmm_proxy.registered_guests import RegisteredGuests
-from vmm_proxy.tls_settings import guest_tls
+from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.directory.folder import GuestFolder
+from vmm_proxy.directory.guest_tls import GuestTls
+from vmm_proxy.directory.guest_tls_settings import guest_tls
+from vmm_proxy.directory.libvirt.follower import reporter_command
+from vmm_proxy.directory.libvirt.guests import SOURCE as LIBVIRT
+from vmm_proxy.directory.libvirt.guests import LibvirtGuests
+from vmm_proxy.directory.libvirt.line_process import LineProcess
+from vmm_proxy.directory.libvirt.report import LINE_LIMIT_BYTES, Domain, read_report
+from vmm_proxy.directory.libvirt.settings import LibvirtSettings, check_libvirt, require_module
+from vmm_proxy.directory.registered import RegisteredGuests
 
 # libvirtd lists a thousand domains in a second or two; below a check's own bound, so that the reason is told.
 LIBVIRT_SECONDS = 6.0

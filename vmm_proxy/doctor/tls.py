@@ -9,9 +9,9 @@ from pathlib import Path
 from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.findings import Finding, note
 from guest_transport.doctor.tls_files import TlsFiles, hosts_to_name, judge_tls, read_tls, server_files
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings
 from vmm_proxy.doctor.machine import Host
-from vmm_proxy.tls_settings import GuestTlsSettings
 
 
 async def examine_tls(host: Host) -> Sequence[Finding]:

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
 from guest_transport.process.clock import Clock, boottime
 from vmm_proxy.contract_methods import Method, proxied_methods
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.last_known import LastKnown, Part
 from vmm_proxy.fleet_metrics.pacing import Pace
 from vmm_proxy.flight import Answer

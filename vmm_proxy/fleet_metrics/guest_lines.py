@@ -12,7 +12,7 @@ from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, Sys
 from guest_metrics import gpu, guest, table
 from guest_metrics.exposition import LabelText, Lines, thousandths
 from guest_metrics.forms import NOTHING, KeptForm, filled
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.fleet_metrics.labels import own_labels
 from vmm_proxy.fleet_metrics.last_known import LastKnown
 

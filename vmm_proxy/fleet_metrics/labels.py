@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 
 VM_ID = "vm_id"
 

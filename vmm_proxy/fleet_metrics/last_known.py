@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
 from guest_contract import card_sums
 from guest_contract.card_sums import NO_CARDS, CardSums
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.statuses import CallError
 
 # Prometheus itself looks back five minutes for a sample before it takes a series for gone.

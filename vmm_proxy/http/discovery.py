@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from guest_transport.http.answers import answer
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.labels import label_name, own_labels
 from vmm_proxy.http.settings import HOST_PORT

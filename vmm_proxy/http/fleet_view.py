@@ -12,7 +12,7 @@ from vmm_proxy.dashboard.history import History
 from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.dashboard.summary import Summary, summary
 from vmm_proxy.dashboard.view import guest_rows
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.last_known import LastKnown
 from vmm_proxy.fleet_metrics.pacing import Breath

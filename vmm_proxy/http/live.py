@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.board import FleetBoard
 from vmm_proxy.fleet_metrics.last_known import LastKnown
 from vmm_proxy.http.fleet_view import FleetView

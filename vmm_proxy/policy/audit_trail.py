@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.audit import Audit, AuditError
-from vmm_proxy.directory import GuestEntry
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.policy.roles import Caller
 from vmm_proxy.policy.scarce import Scarce
 from vmm_proxy.statuses import CallError

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import grpc
 
 from guest_transport.peers import UnixPeer, lasting_name
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.roles import Caller, Role
 from vmm_proxy.policy.shown import Shown

@@ -20,7 +20,7 @@ import msgspec
 
 from guest_transport.errors import SettingsError
 from guest_transport.settings.read import read_settings
-from vmm_proxy.labels import check_labels
+from vmm_proxy.directory.labels import check_labels
 from vmm_proxy.policy.roles import ROLES, Grant, Role, RoleName
 
 # 32 characters hold 128 random bits even as hex; nobody's password is that long.

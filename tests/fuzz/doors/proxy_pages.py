@@ -25,7 +25,7 @@ from vmm_proxy.asking import _checked
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.dashboard.render import Pages as DashboardPages
-from vmm_proxy.directory import Directory, GuestEntry
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.board import KEPT_ANSWER_BYTES
 from vmm_proxy.flight import Answer
 from vmm_proxy.http.app import create_http_app

@@ -18,8 +18,8 @@ from guest_transport.errors import SettingsError
 from guest_transport.process.logs import escape
 from tests.fuzz.door import Door, one_line
 from vmm_proxy.config import read_setup
-from vmm_proxy.directory import GuestEntry
-from vmm_proxy.guest_folder import FolderReader
+from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.folder import FolderReader
 
 # One line of a terminal's window is 200 characters; a message quotes keys and values cut to this in all.
 MESSAGE_LIMIT = 1000

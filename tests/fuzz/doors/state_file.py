@@ -13,8 +13,8 @@ from guest_transport.addresses import UnixAddress
 from guest_transport.errors import SettingsError
 from guest_transport.process.logs import escape
 from tests.fuzz.door import Door, one_line
-from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
-from vmm_proxy.registered_guests import RegisteredGuests
+from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.directory.registered import RegisteredGuests
 
 MESSAGE_LIMIT = 1000
 

@@ -20,7 +20,7 @@ import msgspec
 
 from guest_transport.errors import SettingsError
 from vmm_proxy.config import GuestSettings, guest_entry
-from vmm_proxy.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from guest_transport.process.repeated_lines import about
 from guest_transport.start_errors import why_not_started
-from vmm_proxy.domains.line_process import LineProcess
-from vmm_proxy.domains.report import LINE_LIMIT_BYTES, Domain, read_report
+from vmm_proxy.directory.libvirt.line_process import LineProcess
+from vmm_proxy.directory.libvirt.report import LINE_LIMIT_BYTES, Domain, read_report
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ Tell = Callable[[Sequence[Domain]], None]
 
 def reporter_command(uri: str, sysfs: Path) -> list[str]:
     """What runs a reporter. -P: nothing is imported from the working directory."""
-    return [sys.executable, "-P", "-m", "vmm_proxy.domains.reporter", str(os.getpid()), uri, str(sysfs)]
+    return [sys.executable, "-P", "-m", "vmm_proxy.directory.libvirt.reporter", str(os.getpid()), uri, str(sysfs)]
 
 
 class _NotStartedError(Exception):

@@ -12,7 +12,7 @@ import msgspec
 from guest_transport.errors import SettingsError
 from guest_transport.tls import ClientTls
 from guest_transport.tls_settings import pem_file
-from vmm_proxy.guest_tls import GuestTls
+from vmm_proxy.directory.guest_tls import GuestTls
 
 
 class GuestTlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

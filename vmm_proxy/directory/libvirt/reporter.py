@@ -5,7 +5,7 @@ ended with the process, as is one that crashes. It tries nothing again and keeps
 the next. The connection is read-only, which needs no privilege and can change no domain. Rejected: a thread with libvirt's event loop (a
 thread in a hanging call stays for ever), libvirtaio (events come to the proxy's loop, but each call still blocks it).
 
-    python -P -m vmm_proxy.domains.reporter PARENT_PID URI SYSFS
+    python -P -m vmm_proxy.directory.libvirt.reporter PARENT_PID URI SYSFS
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 
 import libvirt
 
-from vmm_proxy.domains.domain_xml import DomainXmlError, read_domain
-from vmm_proxy.domains.host_cards import cards_among
-from vmm_proxy.domains.report import Domain, Report, write_report
+from vmm_proxy.directory.libvirt.domain_xml import DomainXmlError, read_domain
+from vmm_proxy.directory.libvirt.host_cards import cards_among
+from vmm_proxy.directory.libvirt.report import Domain, Report, write_report
 
 # More VMs than any host runs.
 DOMAINS_LIMIT = 4096

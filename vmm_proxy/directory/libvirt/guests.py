@@ -17,7 +17,7 @@ from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
 from guest_transport.process.logs import escape
 from vmm_proxy.config import check_gpus
-from vmm_proxy.directory import (
+from vmm_proxy.directory.directory import (
     GUEST_ID_RULE,
     AlreadyKnownError,
     Directory,
@@ -25,11 +25,11 @@ from vmm_proxy.directory import (
     GuestEntry,
     valid_guest_id,
 )
-from vmm_proxy.domains.follower import Follower, reporter_command
-from vmm_proxy.domains.report import Domain
-from vmm_proxy.domains.settings import LibvirtSettings, require_module
-from vmm_proxy.guest_sources import SourceState
-from vmm_proxy.labels import LABEL_VALUE_LIMIT_BYTES
+from vmm_proxy.directory.labels import LABEL_VALUE_LIMIT_BYTES
+from vmm_proxy.directory.libvirt.follower import Follower, reporter_command
+from vmm_proxy.directory.libvirt.report import Domain
+from vmm_proxy.directory.libvirt.settings import LibvirtSettings, require_module
+from vmm_proxy.directory.sources import SourceState
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import grpc
 
 from guest_fleet.v1 import fleet_pb2
-from vmm_proxy.directory import GUEST_ID_RULE, GuestEntry, valid_guest_id
+from vmm_proxy.directory.directory import GUEST_ID_RULE, GuestEntry, valid_guest_id
 from vmm_proxy.statuses import CallError
 
 

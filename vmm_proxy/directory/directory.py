@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from guest_transport.addresses import Address
-from vmm_proxy.guest_tls import GuestTls
+from vmm_proxy.directory.guest_tls import GuestTls
 
 GUEST_ID_RULE = "1 to 128 characters of [A-Za-z0-9._:-]"
 _GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")

@@ -1,0 +1,1 @@
+"""Which guests exist, where they are reached, and the sources that say so."""
