@@ -45,7 +45,7 @@ from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.gate import Gate
 from vmm_proxy.policy.method_roles import method_roles
 from vmm_proxy.proxied_api import proxied_api
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.watching import Sleep, Watches
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from vmm_proxy.guest_outcome import GuestOutcome
 from vmm_proxy.outbox import Outbox
-from vmm_proxy.passed_metadata import Metadata
-from vmm_proxy.question import Question
+from vmm_proxy.upstream.passed_metadata import Metadata
+from vmm_proxy.upstream.question import Question
 
 # Calls started before other work of the loop gets its turn; starting one takes about 0.1 ms.
 STARTS_AT_A_TIME = 32

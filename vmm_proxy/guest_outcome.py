@@ -12,12 +12,12 @@ import grpc
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.flight import Answer, Outcome
-from vmm_proxy.passed_metadata import Metadata
-from vmm_proxy.question import Question
 from vmm_proxy.refusing import rpc_status
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstreams import Require, Upstreams
+from vmm_proxy.upstream.passed_metadata import Metadata
+from vmm_proxy.upstream.pool import Require, Upstreams
+from vmm_proxy.upstream.question import Question
+from vmm_proxy.upstream.single_flight import Answer, Outcome
 
 log = logging.getLogger(__name__)
 

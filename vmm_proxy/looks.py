@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from vmm_proxy.contract_methods import proxied_methods
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstream.pool import Upstreams
 
 # A list that is refreshed by hand shows what is true now; a guest is still asked at most twice a minute.
 LOOK_AGE_SECONDS = 30.0

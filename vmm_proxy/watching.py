@@ -16,9 +16,9 @@ from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.directory.selector import Guests, Selection
 from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
 from vmm_proxy.outbox import Outbox
-from vmm_proxy.question import Question
 from vmm_proxy.statuses import not_known
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.question import Question
 
 # The contract's words at WatchGpuInfoRequest.interval.
 DEFAULT_INTERVAL_SECONDS = 5.0

@@ -20,7 +20,7 @@ from tests.policy.certificates import write, write_authority
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory.guest_tls import GuestTls, tls_for
 from vmm_proxy.guest_outcome import GPU_INFO
-from vmm_proxy.slots import GUEST_CALLS
+from vmm_proxy.upstream.limits import GUEST_CALLS
 
 OURS = b"\x11" * 20
 UNREACHABLE = grpc.StatusCode.UNAVAILABLE

@@ -12,7 +12,7 @@ from tests.policy.callers import bearer, channel_as, needs_root, rules
 from tests.policy.two_tenants import NOBODY, fleet_of_two
 from tests.proxy.running import Proxy
 from vmm_proxy.policy.roles import Role
-from vmm_proxy.slots import FLEET_STREAMS, FLEET_STREAMS_OF_ONE
+from vmm_proxy.upstream.limits import FLEET_STREAMS, FLEET_STREAMS_OF_ONE
 
 Watch = grpc.aio.UnaryStreamCall[fleet_pb2.WatchGpuInfoRequest, fleet_pb2.WatchGpuInfoResponse]
 FULL = f"has {FLEET_STREAMS_OF_ONE} streams open already, which is the most for one caller; end one first"

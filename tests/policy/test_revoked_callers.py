@@ -18,7 +18,7 @@ from tests.policy.callers import bearer, rules, token
 from tests.policy.two_tenants import BLUE, NO_CREDENTIALS, code_of, fleet_of_two
 from tests.proxy.raw_guest import Stream, raw_guest
 from vmm_proxy.policy.roles import Role
-from vmm_proxy.slots import FLEET_STREAMS_OF_ONE
+from vmm_proxy.upstream.limits import FLEET_STREAMS_OF_ONE
 
 Watch = grpc.aio.UnaryStreamCall[fleet_pb2.WatchGpuInfoRequest, fleet_pb2.WatchGpuInfoResponse]
 # Ends a wait that would be for ever; nothing is measured by it.

@@ -21,7 +21,7 @@ from guest_transport.addresses import UnixAddress
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.slots import FLEET_STREAMS_OF_ONE, GUEST_CALLERS, GUEST_CALLS
+from vmm_proxy.upstream.limits import FLEET_STREAMS_OF_ONE, GUEST_CALLERS, GUEST_CALLS
 
 # More than the server (1024), the proxy (256) and a guest (128) admit, and still quick.
 CROWD = 2000

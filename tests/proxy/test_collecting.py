@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from guest_api import guest_api_pb2
 from vmm_proxy.collecting import STARTS_AT_A_TIME, ask_each, collect
-from vmm_proxy.flight import Answer
 from vmm_proxy.guest_outcome import GuestOutcome
-from vmm_proxy.passed_metadata import Metadata
+from vmm_proxy.upstream.passed_metadata import Metadata
+from vmm_proxy.upstream.single_flight import Answer
 
 GUESTS = [f"vm{number}" for number in range(20 * STARTS_AT_A_TIME)]
 

@@ -17,13 +17,13 @@ import pytest
 
 from guest_transport.addresses import parse_address
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
-from vmm_proxy.contact import Contact, Reach
-from vmm_proxy.flight import Answer
 from vmm_proxy.guest_outcome import GPU_INFO
-from vmm_proxy.question import Question
-from vmm_proxy.slots import GUEST_CALLS, Slots
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstream import HASTY_SECONDS, Upstream
+from vmm_proxy.upstream.limits import GUEST_CALLS, Slots
+from vmm_proxy.upstream.question import Question
+from vmm_proxy.upstream.reachability import Contact, Reach
+from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.upstream import HASTY_SECONDS, Upstream
 
 
 async def silence(stream: Stream) -> None:

@@ -23,7 +23,7 @@ from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.directory.labels import LABEL_VALUE_LIMIT_BYTES, LABELS_LIMIT
-from vmm_proxy.reply_limits import STRING_LIMIT_BYTES
+from vmm_proxy.upstream.reply_limits import STRING_LIMIT_BYTES
 
 # Usual ones, the largest that a guest may send, and such as no two of fit into one message.
 SIZES = {"vm0": 1000, "vm1": REPLY_LIMIT_BYTES - 16, "vm2": 600_000, "vm3": 600_000, "vm4": REPLY_LIMIT_BYTES - 2000, "vm5": 1000}

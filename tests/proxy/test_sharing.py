@@ -14,11 +14,11 @@ from guest_fleet.v1 import fleet_pb2
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.deadlines import LONGEST_SECONDS
 from vmm_proxy.guest_outcome import GPU_INFO
-from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstream import OLD_LINE_GRACE_SECONDS
+from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
+from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
+from vmm_proxy.upstream.upstream import OLD_LINE_GRACE_SECONDS
 
 SYS_INFO = next(method for method in proxied_methods() if method.name == "SysInfo")
 

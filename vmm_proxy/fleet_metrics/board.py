@@ -22,9 +22,9 @@ from vmm_proxy.contract_methods import Method, proxied_methods
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.last_known import LastKnown, Part
 from vmm_proxy.fleet_metrics.pacing import Pace
-from vmm_proxy.flight import Answer
 from vmm_proxy.statuses import CallError
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.single_flight import Answer
 
 log = logging.getLogger(__name__)
 

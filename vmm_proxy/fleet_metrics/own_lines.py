@@ -10,7 +10,7 @@ from guest_metrics.process import ProcessFigures
 from vmm_proxy.call_counts import DURATION_BOUNDS_SECONDS, CallCounts
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.sources import SourceStates
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstream.pool import Upstreams
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from vmm_proxy.fleet_metrics.page import FleetPage
 from vmm_proxy.http.fleet_view import FleetView
 from vmm_proxy.http.live import LiveFleet
 from vmm_proxy.http.settings import PageSetup
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstream.pool import Upstreams
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,17 +21,17 @@ from tests.http.guests import containers, h200s, system_info
 from tests.http.web import BOUND_SECONDS, connect, get, read_chunk, read_head, request
 from tests.http.web import close as close_connection
 from tests.metrics.readers import read
-from vmm_proxy.asking import _checked
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.dashboard.render import Pages as DashboardPages
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.fleet_metrics.board import KEPT_ANSWER_BYTES
-from vmm_proxy.flight import Answer
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
-from vmm_proxy.upstreams import Upstreams
+from vmm_proxy.upstream.call import _checked
+from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.single_flight import Answer
 
 # In each of a reply's dozen strings, with four bytes a character, it stays an answer that the fleet's page keeps (KEPT_ANSWER_BYTES).
 TEXT_LIMIT = KEPT_ANSWER_BYTES // 64

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.fuzz.door import Door, one_line
 from tests.round_trip.messages import any_message
-from vmm_proxy.asking import _checked
 from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.flight import Answer
-from vmm_proxy.reply_limits import GPUS_LIMIT, HARMLESS_BYTES, STRING_LIMIT_BYTES, TOTAL_LIMIT
 from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.call import _checked
+from vmm_proxy.upstream.reply_limits import GPUS_LIMIT, HARMLESS_BYTES, STRING_LIMIT_BYTES, TOTAL_LIMIT
+from vmm_proxy.upstream.single_flight import Answer
 
 METHODS = proxied_methods()
 _CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}

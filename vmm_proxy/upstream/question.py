@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import grpc
 
-from vmm_proxy.flight import Answer, Flight, Outcome, Seat
 from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.single_flight import Answer, Flight, Outcome, Seat
 
 # A caller whose shared call ended earlier than its own deadline asks anew, if this much is left.
 WORTH_ASKING_SECONDS = 0.02

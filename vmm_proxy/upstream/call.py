@@ -14,12 +14,12 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from guest_transport.options import CONNECT_SECONDS
-from vmm_proxy import passed_metadata, reply_limits
 from vmm_proxy.contract_methods import Method
-from vmm_proxy.flight import Answer
-from vmm_proxy.line import Line
-from vmm_proxy.passed_metadata import Metadata
 from vmm_proxy.statuses import CallError, Trailers, from_guest, handshake_timed_out, never_connected
+from vmm_proxy.upstream import passed_metadata, reply_limits
+from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.passed_metadata import Metadata
+from vmm_proxy.upstream.single_flight import Answer
 
 # A refused connection is known in milliseconds; one that took this long was accepted, or swallowed, and then ignored.
 SWALLOWED_SECONDS = 0.5

@@ -15,18 +15,18 @@ from functools import partial
 import grpc
 
 from guest_transport.addresses import Address
-from vmm_proxy.asking import NotSentError, ask
-from vmm_proxy.contact import Contact
 from vmm_proxy.contract_methods import Method
-from vmm_proxy.deadlines import LONGEST_SECONDS
 from vmm_proxy.directory.guest_tls import GuestTls, secure
-from vmm_proxy.flight import Answer, Flight, Outcome
-from vmm_proxy.identity import WrongGuestError, prove
-from vmm_proxy.line import Line
-from vmm_proxy.passed_metadata import Metadata, deciding
-from vmm_proxy.question import Question
-from vmm_proxy.slots import GUEST_CALLERS, GUEST_CALLS, Slots
 from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.call import NotSentError, ask
+from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
+from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
+from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Slots
+from vmm_proxy.upstream.passed_metadata import Metadata, deciding
+from vmm_proxy.upstream.question import Question
+from vmm_proxy.upstream.reachability import Contact
+from vmm_proxy.upstream.single_flight import Answer, Flight, Outcome
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import grpc
 
-from vmm_proxy.contact import Contact, Reach
 from vmm_proxy.directory.directory import GUEST_ID_RULE, Directory, GuestEntry, valid_guest_id
 from vmm_proxy.directory.guest_tls import GuestTls, tls_for
-from vmm_proxy.slots import PROXY_CALLS, Slots
 from vmm_proxy.statuses import CallError, not_known
-from vmm_proxy.upstream import Upstream
+from vmm_proxy.upstream.limits import PROXY_CALLS, Slots
+from vmm_proxy.upstream.reachability import Contact, Reach
+from vmm_proxy.upstream.upstream import Upstream
 
 # Why the calls to a guest end before it answered.
 REMOVED, STOPPED, MOVED = "it was removed from the directory", "it was stopped", "it was moved to another address"
