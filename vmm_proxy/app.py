@@ -32,8 +32,6 @@ from vmm_proxy.directory.libvirt.guests import LibvirtSource
 from vmm_proxy.directory.libvirt.settings import require_module
 from vmm_proxy.directory.registered import RegisteredGuests
 from vmm_proxy.directory.sources import SourceState, SourceStates
-from vmm_proxy.directory_service import DirectoryService
-from vmm_proxy.fleet import FleetService
 from vmm_proxy.guest_list import GuestList
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
@@ -44,7 +42,9 @@ from vmm_proxy.policy.access import Access, AccessRules
 from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.gate import Gate
 from vmm_proxy.policy.method_roles import method_roles
-from vmm_proxy.proxied_api import proxied_api
+from vmm_proxy.services.directory_service import DirectoryService
+from vmm_proxy.services.fleet_service import FleetService
+from vmm_proxy.services.proxied_guest_api import proxied_api
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.watching import Sleep, Watches
 
