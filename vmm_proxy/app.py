@@ -21,7 +21,6 @@ from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls import ServerTls
 from vmm_proxy import garbage
-from vmm_proxy.audit import Audit
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.config import Setup
 from vmm_proxy.dashboard.render import Pages
@@ -39,8 +38,9 @@ from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.http.token_door import TokenDoor
 from vmm_proxy.looks import Looks
 from vmm_proxy.policy.access import Access, AccessRules
+from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.audit_trail import AuditTrail
-from vmm_proxy.policy.gate import Gate
+from vmm_proxy.policy.interceptor import Gate
 from vmm_proxy.policy.method_roles import method_roles
 from vmm_proxy.services.directory_service import DirectoryService
 from vmm_proxy.services.fleet_service import FleetService

@@ -13,7 +13,7 @@ import pytest
 from guest_api import guest_api_pb2
 from tests.proxy.raw_guest import Connection, RawGuest, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy, running_proxy
-from vmm_proxy.audit import Audit
+from vmm_proxy.policy.audit_log import Audit
 
 OURS, OTHER = b"\x11" * 20, b"\x22" * 20
 OURS_AGE, OTHER_AGE = 1, 2

@@ -17,8 +17,8 @@ from tests.policy.callers import rules, secret, token
 from vmm_proxy.config import read_setup
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.policy.access import Access
+from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.roles import Caller, Grant, Role
-from vmm_proxy.policy.shown import Shown
 from vmm_proxy.policy.tokens import token_sha256
 from vmm_proxy.statuses import CallError
 

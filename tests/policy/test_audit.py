@@ -24,10 +24,10 @@ from tests.policy.two_tenants import asked, code_of, fleet_of_two, no_gpu
 from tests.proxy import processes
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.audit import TEXT_LIMIT_BYTES, Audit, AuditError
+from vmm_proxy.policy.audit_log import TEXT_LIMIT_BYTES, Audit, AuditError
 from vmm_proxy.policy.audit_trail import AuditTrail
+from vmm_proxy.policy.rate_limit import Scarce
 from vmm_proxy.policy.roles import Caller, Grant, Role
-from vmm_proxy.policy.scarce import Scarce
 
 MIDNIGHT = 1_790_000_000.0
 SHUTDOWN = "/guest_api.ProxiedGuestApi/Shutdown"
@@ -141,7 +141,9 @@ async def test_without_a_file_the_lines_are_in_the_proxys_log(sockets: Path, cap
     async with fleet_of_two(sockets) as (proxy, *_):
         await code_of(asked(proxy, "Shutdown", "blue1", bearer("operator")))
     told = [
-        json.loads(record.getMessage().removeprefix("audit: ")) for record in caplog.records if record.name == "vmm_proxy.audit"
+        json.loads(record.getMessage().removeprefix("audit: "))
+        for record in caplog.records
+        if record.name == "vmm_proxy.policy.audit_log"
     ]
     assert [(line["event"], line["who"], line["guest"]) for line in told] == [
         ("asked", "token operator", "blue1"),

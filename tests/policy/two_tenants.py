@@ -12,10 +12,10 @@ from guest_api import guest_api_pb2
 from tests.policy.callers import rules, token
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
-from vmm_proxy.audit import Audit
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.registered import RegisteredGuests
 from vmm_proxy.policy.access import AccessRules
+from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.roles import Grant, Role
 
 Metadata = tuple[tuple[str, str], ...]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import grpc
 
 from guest_transport.peers import TcpPeer, UnixPeer, VsockPeer
+from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.roles import Caller, Grant, Role
-from vmm_proxy.policy.shown import Shown
 from vmm_proxy.policy.tokens import Token, holder
 from vmm_proxy.statuses import CallError
 
