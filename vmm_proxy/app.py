@@ -31,12 +31,13 @@ from vmm_proxy.directory.libvirt.guests import LibvirtSource
 from vmm_proxy.directory.libvirt.settings import require_module
 from vmm_proxy.directory.registered import RegisteredGuests
 from vmm_proxy.directory.sources import SourceState, SourceStates
-from vmm_proxy.guest_list import GuestList
+from vmm_proxy.fleet.guest_list import GuestList
+from vmm_proxy.fleet.info_refresh import Looks
+from vmm_proxy.fleet.watch import Sleep, Watches
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.http.token_door import TokenDoor
-from vmm_proxy.looks import Looks
 from vmm_proxy.policy.access import Access, AccessRules
 from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.audit_trail import AuditTrail
@@ -46,7 +47,6 @@ from vmm_proxy.services.directory_service import DirectoryService
 from vmm_proxy.services.fleet_service import FleetService
 from vmm_proxy.services.proxied_guest_api import proxied_api
 from vmm_proxy.upstream.pool import Upstreams
-from vmm_proxy.watching import Sleep, Watches
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from guest_transport.tls import ClientTls, ServerTls, certificate_names
 from tests.policy.certificates import write, write_authority
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory.guest_tls import GuestTls, tls_for
-from vmm_proxy.guest_outcome import GPU_INFO
+from vmm_proxy.fleet.outcome import GPU_INFO
 from vmm_proxy.upstream.limits import GUEST_CALLS
 
 OURS = b"\x11" * 20

@@ -18,9 +18,9 @@ from vmm_proxy.app import Parts, build
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.registered import RegisteredGuests
+from vmm_proxy.fleet.watch import Sleep
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.audit_log import Audit
-from vmm_proxy.watching import Sleep
 
 METHODS = ("Info", "SysInfo", "GpuInfo", "NetworkInfo", "ListContainers", "Shutdown")
 

@@ -27,9 +27,9 @@ from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.app import join_pages, page_app
 from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.fleet.watch import Sleep
 from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.policy.roles import Role
-from vmm_proxy.watching import Sleep
 
 TENANTS = ("blue", "red")
 IDS = ("a", "b")

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable
 
 from guest_api import guest_api_pb2
-from vmm_proxy.collecting import STARTS_AT_A_TIME, ask_each, collect
-from vmm_proxy.guest_outcome import GuestOutcome
+from vmm_proxy.fleet.collect import STARTS_AT_A_TIME, ask_each, collect
+from vmm_proxy.fleet.outcome import GuestOutcome
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.single_flight import Answer
 

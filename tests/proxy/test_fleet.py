@@ -18,7 +18,7 @@ from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.looks import LOOKS_AT_ONCE
+from vmm_proxy.fleet.info_refresh import LOOKS_AT_ONCE
 from vmm_proxy.upstream.limits import FLEET_STREAMS_OF_ONE
 
 State = fleet_pb2

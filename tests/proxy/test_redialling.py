@@ -10,7 +10,7 @@ import grpc
 from guest_api import guest_api_pb2
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.guest_outcome import GPU_INFO
+from vmm_proxy.fleet.outcome import GPU_INFO
 from vmm_proxy.upstream.limits import GUEST_CALLS
 from vmm_proxy.upstream.upstream import HASTY_SECONDS, MISSES_BEFORE_REDIAL, REDIAL_PAUSE_SECONDS
 

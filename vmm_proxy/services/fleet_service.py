@@ -16,13 +16,19 @@ import grpc
 
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.server.grpc_server import Service
-from vmm_proxy.collecting import collect
 from vmm_proxy.contract_methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.selector import selection
-from vmm_proxy.guest_list import GuestList
-from vmm_proxy.guest_outcome import GuestOutcome, ask_gpu_info
-from vmm_proxy.outbox import OutboxClosedError
+from vmm_proxy.fleet.collect import collect
+from vmm_proxy.fleet.guest_list import GuestList
+from vmm_proxy.fleet.outbox import OutboxClosedError
+from vmm_proxy.fleet.outcome import GuestOutcome, ask_gpu_info
+from vmm_proxy.fleet.watch import (
+    DEFAULT_INTERVAL_SECONDS,
+    LEAST_INTERVAL_SECONDS,
+    LONGEST_INTERVAL_SECONDS,
+    Watches,
+)
 from vmm_proxy.policy.permit import Permit, SeenGuests, current_permit
 from vmm_proxy.refusing import refuse
 from vmm_proxy.statuses import CallError
@@ -30,12 +36,6 @@ from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
 from vmm_proxy.upstream.limits import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedSlots
 from vmm_proxy.upstream.pool import Upstreams
-from vmm_proxy.watching import (
-    DEFAULT_INTERVAL_SECONDS,
-    LEAST_INTERVAL_SECONDS,
-    LONGEST_INTERVAL_SECONDS,
-    Watches,
-)
 
 # The servicer's stubs want a context of both gRPC stacks; what is served here is grpc.aio's.
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Protocol
 
-from vmm_proxy.guest_outcome import GuestOutcome
-from vmm_proxy.outbox import Outbox
+from vmm_proxy.fleet.outbox import Outbox
+from vmm_proxy.fleet.outcome import GuestOutcome
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.question import Question
 

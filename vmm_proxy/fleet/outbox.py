@@ -12,7 +12,7 @@ import asyncio
 import grpc
 
 from guest_transport.options import REPLY_LIMIT_BYTES
-from vmm_proxy.guest_outcome import GuestOutcome
+from vmm_proxy.fleet.outcome import GuestOutcome
 from vmm_proxy.statuses import CallError
 
 # A thousand guests with 8 cards take 2 MB. Hostile ones could send a gigabyte, and a reader that stopped reading would make the

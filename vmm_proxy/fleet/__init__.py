@@ -1,0 +1,1 @@
+"""One request to many guests: collected once, watched, or listed."""
