@@ -19,8 +19,8 @@ from tests.http.web import get
 from tests.metrics.readers import Labels, at, needs_promtool, promtool_complaints, read
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.sources import SourceState
-from vmm_proxy.fleet_metrics.board import LOOK_AGAIN_SECONDS
-from vmm_proxy.fleet_metrics.last_known import KEEP_SECONDS
+from vmm_proxy.metrics.guest_answers import LOOK_AGAIN_SECONDS
+from vmm_proxy.metrics.last_answers import KEEP_SECONDS
 from vmm_proxy.policy.access import AccessRules
 
 BOUND_SECONDS = 20

@@ -19,7 +19,7 @@ from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.dashboard.summary import summary
 from vmm_proxy.dashboard.view import GuestRows, graph_line, guest_rows
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.fleet_metrics.last_known import KEEP_SECONDS, LastKnown
+from vmm_proxy.metrics.last_answers import KEEP_SECONDS, LastKnown
 from vmm_proxy.statuses import CallError
 
 ENTRY = GuestEntry("vm-a", UnixAddress("/nowhere"), labels={"rack": "r7"})

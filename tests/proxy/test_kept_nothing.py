@@ -14,7 +14,7 @@ import pytest
 from guest_fleet.v1 import fleet_pb2
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.fleet_metrics.board import FleetBoard
+from vmm_proxy.metrics.guest_answers import FleetBoard
 from vmm_proxy.upstream.channel import Line
 
 # More than HASTY_SECONDS, so that the miss counts.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from guest_contract.card_sums import CardSums, together
-from vmm_proxy.fleet_metrics.last_known import LastKnown
+from vmm_proxy.metrics.last_answers import LastKnown
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.dashboard.summary import Summary, summary
 from vmm_proxy.dashboard.view import guest_rows
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.fleet_metrics.board import FleetBoard
-from vmm_proxy.fleet_metrics.last_known import LastKnown
-from vmm_proxy.fleet_metrics.pacing import Breath
+from vmm_proxy.metrics.guest_answers import FleetBoard
+from vmm_proxy.metrics.last_answers import LastKnown
+from vmm_proxy.metrics.pacing import Breath
 
 KEPT_SECONDS = 1.0
 

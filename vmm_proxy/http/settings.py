@@ -12,7 +12,7 @@ import msgspec
 
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import SettingsError
-from vmm_proxy.fleet_metrics.labels import chosen_labels
+from vmm_proxy.metrics.labels import chosen_labels
 
 # Loopback, so that nobody beyond this host sees the guests unless the operator says so.
 DEFAULT_LISTEN = "127.0.0.1:9880"

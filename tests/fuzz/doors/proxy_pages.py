@@ -25,10 +25,10 @@ from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.contract_methods import Method
 from vmm_proxy.dashboard.render import Pages as DashboardPages
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.fleet_metrics.board import KEPT_ANSWER_BYTES
 from vmm_proxy.http.app import create_http_app
 from vmm_proxy.http.parts import PageParts
 from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.metrics.guest_answers import KEPT_ANSWER_BYTES
 from vmm_proxy.upstream.call import _checked
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.single_flight import Answer

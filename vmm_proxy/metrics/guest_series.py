@@ -13,8 +13,8 @@ from guest_metrics import gpu, guest, table
 from guest_metrics.exposition import LabelText, Lines, thousandths
 from guest_metrics.forms import NOTHING, KeptForm, filled
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.fleet_metrics.labels import own_labels
-from vmm_proxy.fleet_metrics.last_known import LastKnown
+from vmm_proxy.metrics.labels import own_labels
+from vmm_proxy.metrics.last_answers import LastKnown
 
 
 def add_answers(lines: Lines, known: LastKnown, now: float) -> None:

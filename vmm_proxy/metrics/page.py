@@ -15,11 +15,11 @@ from guest_metrics import table
 from guest_metrics.exposition import ENDS, Format, Fragment, Lines, header
 from guest_metrics.exposition import page as page_of
 from guest_metrics.forms import Sheet
-from vmm_proxy.fleet_metrics.board import FleetBoard
-from vmm_proxy.fleet_metrics.guest_lines import KeptLines, add_ages, add_answers, kept_lines
-from vmm_proxy.fleet_metrics.labels import own_labels
-from vmm_proxy.fleet_metrics.last_known import LastKnown
-from vmm_proxy.fleet_metrics.pacing import Breath
+from vmm_proxy.metrics.guest_answers import FleetBoard
+from vmm_proxy.metrics.guest_series import KeptLines, add_ages, add_answers, kept_lines
+from vmm_proxy.metrics.labels import own_labels
+from vmm_proxy.metrics.last_answers import LastKnown
+from vmm_proxy.metrics.pacing import Breath
 
 # Where guests come and go faster than a page is made, the last attempt is made in one go; what it needs is mostly there by then.
 ATTEMPTS = 3

@@ -20,8 +20,8 @@ from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, Sys
 from guest_transport.process.clock import Clock, boottime
 from vmm_proxy.contract_methods import Method, proxied_methods
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.fleet_metrics.last_known import LastKnown, Part
-from vmm_proxy.fleet_metrics.pacing import Pace
+from vmm_proxy.metrics.last_answers import LastKnown, Part
+from vmm_proxy.metrics.pacing import Pace
 from vmm_proxy.statuses import CallError
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.single_flight import Answer
