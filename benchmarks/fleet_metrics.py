@@ -40,12 +40,12 @@ from guest_metrics.table import Family
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.server import PageServer
 from vmm_proxy.app import Parts, build, join_pages
-from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.garbage import collect_rarely
-from vmm_proxy.http.app import create_http_app
-from vmm_proxy.http.parts import PageParts
-from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.pages.app import create_http_app
+from vmm_proxy.pages.dashboard.render import Pages
+from vmm_proxy.pages.parts import PageParts
+from vmm_proxy.pages.settings import PageSetup
 
 CARDS = 8
 TURN_GOAL_SECONDS = 0.010

@@ -23,7 +23,6 @@ from guest_transport.tls import ServerTls
 from vmm_proxy import garbage
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.config import Setup
-from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.folder import GuestFolder
 from vmm_proxy.directory.guest_tls import GuestTls
@@ -34,10 +33,11 @@ from vmm_proxy.directory.sources import SourceState, SourceStates
 from vmm_proxy.fleet.guest_list import GuestList
 from vmm_proxy.fleet.info_refresh import Looks
 from vmm_proxy.fleet.watch import Sleep, Watches
-from vmm_proxy.http.app import create_http_app
-from vmm_proxy.http.parts import PageParts
-from vmm_proxy.http.settings import PageSetup
-from vmm_proxy.http.token_door import TokenDoor
+from vmm_proxy.pages.app import create_http_app
+from vmm_proxy.pages.dashboard.render import Pages
+from vmm_proxy.pages.parts import PageParts
+from vmm_proxy.pages.settings import PageSetup
+from vmm_proxy.pages.token_auth import TokenDoor
 from vmm_proxy.policy.access import Access, AccessRules
 from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.audit_trail import AuditTrail

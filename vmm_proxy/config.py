@@ -39,7 +39,7 @@ from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings, guest_tls
 from vmm_proxy.directory.labels import check_labels
 from vmm_proxy.directory.libvirt.settings import LibvirtSettings, check_libvirt
-from vmm_proxy.http.settings import Http, Metrics, PageSetup, page_setup
+from vmm_proxy.pages.settings import Http, Metrics, PageSetup, page_setup
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.settings import AccessSettings, access_rules
 

@@ -20,11 +20,11 @@ from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.connections import ClientLimits
 from guest_transport.http.server import PageServer
 from vmm_proxy.app import Parts, build, join_pages, page_app
-from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.sources import SourceState
-from vmm_proxy.http.parts import PageParts
-from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.pages.dashboard.render import Pages
+from vmm_proxy.pages.parts import PageParts
+from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.policy.access import AccessRules
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -14,7 +14,7 @@ from tests.fleet_http.fleet import Answers, Fleet, running_fleet
 from tests.http.guests import h200s
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_chunk, read_head, request
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.http.live import STREAMS_AT_ONCE
+from vmm_proxy.pages.live import STREAMS_AT_ONCE
 
 
 class Events:

@@ -14,7 +14,7 @@ from tests.fleet_http.test_live import Events
 from tests.http.web import close, connect, get, read_head, request
 from tests.policy.callers import rules, secret, token
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.http.live import PULSE_SECONDS
+from vmm_proxy.pages.live import PULSE_SECONDS
 from vmm_proxy.policy.roles import Role
 
 RULES = rules(tokens=(token("scraper", Role.VIEWER), token("blue", Role.VIEWER, {"tenant": "blue"})))

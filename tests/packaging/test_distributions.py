@@ -87,8 +87,8 @@ def test_templates_racks_and_the_licence_travel_with_the_code(wheel_names: set[s
         "guest_service/dashboard/templates/page.html",
         "guest_service/dashboard/assets/dashboard.js",
         "guest_transport/http/assets/look.css",
-        "vmm_proxy/dashboard/templates/guest.html",
-        "vmm_proxy/dashboard/assets/fleet.js",
+        "vmm_proxy/pages/dashboard/templates/guest.html",
+        "vmm_proxy/pages/dashboard/assets/fleet.js",
         "guest_service/simulator/racks/h200.toml",
         f"guestscope-{VERSION}.dist-info/licenses/LICENSE",
     ):

@@ -25,10 +25,10 @@ from tests.policy.callers import bearer, rules, token
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.app import join_pages, page_app
-from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.fleet.watch import Sleep
-from vmm_proxy.http.settings import PageSetup
+from vmm_proxy.pages.dashboard.render import Pages
+from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.policy.roles import Role
 
 TENANTS = ("blue", "red")

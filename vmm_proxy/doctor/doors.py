@@ -20,7 +20,7 @@ from guest_transport.doctor.pages import examine_pages
 from guest_transport.doctor.tls_listener import examine_tls_listener
 from guest_transport.errors import SettingsError
 from vmm_proxy.doctor.machine import UNIT, Host
-from vmm_proxy.http.settings import page_setup
+from vmm_proxy.pages.settings import page_setup
 
 _FLEET = fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
 

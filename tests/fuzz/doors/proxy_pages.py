@@ -23,12 +23,12 @@ from tests.http.web import close as close_connection
 from tests.metrics.readers import read
 from vmm_proxy.call_counts import CallCounts
 from vmm_proxy.contract_methods import Method
-from vmm_proxy.dashboard.render import Pages as DashboardPages
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.http.app import create_http_app
-from vmm_proxy.http.parts import PageParts
-from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.metrics.guest_answers import KEPT_ANSWER_BYTES
+from vmm_proxy.pages.app import create_http_app
+from vmm_proxy.pages.dashboard.render import Pages as DashboardPages
+from vmm_proxy.pages.parts import PageParts
+from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.upstream.call import _checked
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.single_flight import Answer

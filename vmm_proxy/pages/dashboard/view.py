@@ -15,9 +15,9 @@ from guest_contract.card_fields import ROWS, SUM, Field, page_title
 from guest_contract.card_values import CardValues
 from guest_contract.words import UNKNOWN
 from guest_transport.http import formats
-from vmm_proxy.dashboard.history import CARDS_LIMIT, GRAPHED, SLOTS, History
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.metrics.last_answers import LastKnown
+from vmm_proxy.pages.dashboard.history import CARDS_LIMIT, GRAPHED, SLOTS, History
 
 # A card in trouble has an entry per field, seven; more is noise, or meant to be.
 ERRORS_SHOWN = 7

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vmm_proxy.dashboard.history import History
-from vmm_proxy.dashboard.render import Pages
-from vmm_proxy.dashboard.summary import Summary, summary
-from vmm_proxy.dashboard.view import guest_rows
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.metrics.guest_answers import FleetBoard
 from vmm_proxy.metrics.last_answers import LastKnown
 from vmm_proxy.metrics.pacing import Breath
+from vmm_proxy.pages.dashboard.history import History
+from vmm_proxy.pages.dashboard.render import Pages
+from vmm_proxy.pages.dashboard.summary import Summary, summary
+from vmm_proxy.pages.dashboard.view import guest_rows
 
 KEPT_SECONDS = 1.0
 

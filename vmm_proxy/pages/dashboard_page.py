@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from guest_transport.http.answers import answer_blocks
 from guest_transport.http.pages import HTML, PAGE_CSP, utf8
-from vmm_proxy.http.fleet_view import FleetView
 from vmm_proxy.metrics.guest_answers import FleetBoard
+from vmm_proxy.pages.fleet_view import FleetView
 
 # How long a person waits for a first page without wondering; guests that are down delay only that one.
 PAGE_SECONDS = 2.0

@@ -20,9 +20,9 @@ from starlette.responses import Response
 
 from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.http.fleet_view import FleetView
 from vmm_proxy.metrics.guest_answers import FleetBoard
 from vmm_proxy.metrics.last_answers import LastKnown
+from vmm_proxy.pages.fleet_view import FleetView
 
 # A guest samples its cards no more often than this.
 LIVE_SECONDS = 5.0

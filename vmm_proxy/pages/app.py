@@ -12,10 +12,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from guest_transport.http.answers import error_answers
-from vmm_proxy.http.dashboard_page import DashboardPage
-from vmm_proxy.http.discovery import Discovery
-from vmm_proxy.http.metrics_page import MetricsPage
-from vmm_proxy.http.parts import PageParts
+from vmm_proxy.pages.dashboard_page import DashboardPage
+from vmm_proxy.pages.discovery import Discovery
+from vmm_proxy.pages.metrics_page import MetricsPage
+from vmm_proxy.pages.parts import PageParts
 
 
 def create_http_app(parts: PageParts) -> Starlette:

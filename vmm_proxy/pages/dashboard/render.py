@@ -6,9 +6,9 @@ from pathlib import Path
 
 from guest_contract.card_fields import page_title
 from guest_transport.http.pages import Assets, templates, utf8
-from vmm_proxy.dashboard.history import GRAPHED
-from vmm_proxy.dashboard.summary import Summary
-from vmm_proxy.dashboard.view import COLUMNS, SORTS, GuestRows
+from vmm_proxy.pages.dashboard.history import GRAPHED
+from vmm_proxy.pages.dashboard.summary import Summary
+from vmm_proxy.pages.dashboard.view import COLUMNS, SORTS, GuestRows
 
 _HERE = Path(__file__).parent
 

@@ -15,8 +15,8 @@ from guest_metrics.exposition import Format, negotiate
 from guest_metrics.scrape_time import SCRAPE_TIMEOUT_HEADER, page_seconds
 from guest_transport.http.answers import answer, answer_blocks
 from vmm_proxy.directory.directory import GUEST_ID_RULE, valid_guest_id
-from vmm_proxy.http.parts import PageParts
 from vmm_proxy.metrics.last_answers import LastKnown
+from vmm_proxy.pages.parts import PageParts
 
 # The process is looked at in a thread of its own and takes a millisecond; a page waits no longer for it.
 OWN_LOOK_SECONDS = 1.0

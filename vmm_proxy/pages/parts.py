@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from guest_metrics.process import ProcessFigures, read_process
 from guest_transport.http.shared_look import SharedLook, in_thread
 from vmm_proxy.call_counts import CallCounts
-from vmm_proxy.dashboard.render import Pages
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.sources import SourceStates
-from vmm_proxy.http.fleet_view import FleetView
-from vmm_proxy.http.live import LiveFleet
-from vmm_proxy.http.settings import PageSetup
 from vmm_proxy.metrics.guest_answers import FleetBoard
 from vmm_proxy.metrics.page import FleetPage
 from vmm_proxy.metrics.proxy_series import OwnFigures
+from vmm_proxy.pages.dashboard.render import Pages
+from vmm_proxy.pages.fleet_view import FleetView
+from vmm_proxy.pages.live import LiveFleet
+from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.upstream.pool import Upstreams
 
 
