@@ -21,7 +21,7 @@ from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls import ServerTls
 from vmm_proxy import garbage
-from vmm_proxy.call_counts import CallCounts
+from vmm_proxy.call_stats import CallCounts
 from vmm_proxy.config import Setup
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.folder import GuestFolder

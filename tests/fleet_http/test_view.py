@@ -20,7 +20,7 @@ from vmm_proxy.pages.dashboard.history import CARDS_LIMIT, SLOT_SECONDS, SLOTS, 
 from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.dashboard.summary import summary
 from vmm_proxy.pages.dashboard.view import GuestRows, graph_line, guest_rows
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 
 ENTRY = GuestEntry("vm-a", UnixAddress("/nowhere"), labels={"rack": "r7"})
 NOW = 10_000.0

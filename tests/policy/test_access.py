@@ -20,7 +20,7 @@ from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.roles import Caller, Grant, Role
 from vmm_proxy.policy.tokens import token_sha256
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 
 STRANGER = UnixPeer(1, 65534, 65533, (65532,))
 REMOTE = TcpPeer("192.0.2.7", 5)

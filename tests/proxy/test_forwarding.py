@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
+from guest_contract.methods import proxied_methods
 from guest_transport.addresses import UnixAddress
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
-from vmm_proxy.contract_methods import proxied_methods
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.upstream import deadlines, passed_metadata
 

@@ -11,12 +11,12 @@ import pytest
 from google.protobuf.message import Message
 
 from guest_api import guest_api_pb2
+from guest_contract.methods import Method, proxied_methods
 from guest_fleet.v1 import fleet_pb2
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.hostile_guests import HOSTILE, OK, Kind
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.contract_methods import Method, proxied_methods
 
 METHODS = proxied_methods()
 # For what is answered, also on a busy machine; and for what never is.

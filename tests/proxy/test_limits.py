@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guest_api import guest_api_pb2
+from guest_contract.methods import proxied_methods
 from tests.proxy.raw_guest import raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.contract_methods import proxied_methods
 from vmm_proxy.upstream import reply_limits
 from vmm_proxy.upstream.reply_limits import OverLimitError, check_decoded, check_wire
 

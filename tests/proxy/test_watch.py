@@ -17,7 +17,7 @@ from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.fleet.outbox import MESSAGE_BYTES, MESSAGE_GUESTS, Outbox, OutboxClosedError
 from vmm_proxy.fleet.outcome import GuestOutcome
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.single_flight import Answer
 
 

@@ -13,7 +13,7 @@ import grpc
 
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.directory.directory import GUEST_ID_RULE, GuestEntry, valid_guest_id
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 
 
 class Guests(Protocol):

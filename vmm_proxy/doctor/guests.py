@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_api import guest_api_pb2
+from guest_contract.methods import proxied_methods
 from guest_transport.addresses import VSOCK_CIDS, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.doctor.findings import Finding, note, ok, wrong
-from vmm_proxy.contract_methods import proxied_methods
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.guest_tls import GuestTls, secure, tls_for
 from vmm_proxy.doctor.machine import Host
-from vmm_proxy.statuses import CallError
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.grpc_errors import CallError
 
 # A guest answers Info from memory; two handshakes of 2.5 s and some is what the proxy itself waits for one that swallows connections.
 GUEST_SECONDS = 6.0

@@ -18,7 +18,7 @@ from vmm_proxy.directory.directory import GuestEntry, valid_guest_id
 from vmm_proxy.directory.selector import Guests, selection
 from vmm_proxy.fleet.info_refresh import Looks
 from vmm_proxy.fleet.outbox import MESSAGE_BYTES
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.reachability import Reach
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from vmm_proxy.contract_methods import proxied_methods
+from guest_contract.methods import proxied_methods
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.pool import Upstreams
 
 # A list that is refreshed by hand shows what is true now; a guest is still asked at most twice a minute.

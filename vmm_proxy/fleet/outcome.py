@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import grpc
 
 from guest_api import guest_api_pb2
+from guest_contract.methods import proxied_methods
 from guest_fleet.v1 import fleet_pb2
-from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.refusing import rpc_status
-from vmm_proxy.statuses import CallError
+from vmm_proxy.errors import rpc_status
+from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.pool import Require, Upstreams
 from vmm_proxy.upstream.question import Question

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from guest_metrics import process, table
 from guest_metrics.exposition import Lines
 from guest_metrics.process import ProcessFigures
-from vmm_proxy.call_counts import DURATION_BOUNDS_SECONDS, CallCounts
+from vmm_proxy.call_stats import DURATION_BOUNDS_SECONDS, CallCounts
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.sources import SourceStates
 from vmm_proxy.upstream.pool import Upstreams

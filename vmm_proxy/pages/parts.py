@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from guest_metrics.process import ProcessFigures, read_process
 from guest_transport.http.shared_look import SharedLook, in_thread
-from vmm_proxy.call_counts import CallCounts
+from vmm_proxy.call_stats import CallCounts
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.sources import SourceStates
 from vmm_proxy.metrics.guest_answers import FleetBoard

@@ -23,7 +23,7 @@ from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.tokens import token_sha256, valid_token
 from vmm_proxy.policy.while_allowed import while_allowed
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 
 log = logging.getLogger(__name__)
 

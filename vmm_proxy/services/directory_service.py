@@ -27,9 +27,9 @@ from vmm_proxy.directory.directory import (
     valid_guest_id,
 )
 from vmm_proxy.directory.registered import SOURCE, NotKeptError, RegisteredGuests, TooManyError
+from vmm_proxy.errors import refuse
 from vmm_proxy.policy.permit import current_permit
-from vmm_proxy.refusing import refuse
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ import asyncio
 import grpc
 from google.protobuf.message import DecodeError
 
+from guest_contract.methods import Method
 from guest_transport.options import CONNECT_SECONDS
-from vmm_proxy.contract_methods import Method
-from vmm_proxy.statuses import CallError, Trailers, from_guest, handshake_timed_out, never_connected
 from vmm_proxy.upstream import passed_metadata, reply_limits
 from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.grpc_errors import CallError, Trailers, from_guest, handshake_timed_out, never_connected
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.single_flight import Answer
 

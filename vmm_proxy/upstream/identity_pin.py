@@ -15,10 +15,10 @@ import logging
 import grpc
 
 from guest_api import guest_api_pb2
-from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.statuses import CallError
+from guest_contract.methods import proxied_methods
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.grpc_errors import CallError
 
 log = logging.getLogger(__name__)
 

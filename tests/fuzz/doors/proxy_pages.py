@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 from google.protobuf.message import Message
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
+from guest_contract.methods import Method
 from guest_metrics.exposition import Format
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.server import PageServer
@@ -21,8 +22,7 @@ from tests.http.guests import containers, h200s, system_info
 from tests.http.web import BOUND_SECONDS, connect, get, read_chunk, read_head, request
 from tests.http.web import close as close_connection
 from tests.metrics.readers import read
-from vmm_proxy.call_counts import CallCounts
-from vmm_proxy.contract_methods import Method
+from vmm_proxy.call_stats import CallCounts
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.metrics.guest_answers import KEPT_ANSWER_BYTES
 from vmm_proxy.pages.app import create_http_app

@@ -10,11 +10,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 
+from guest_contract.methods import proxied_methods
 from tests.fuzz.door import Door, one_line
 from tests.round_trip.messages import any_message
-from vmm_proxy.contract_methods import proxied_methods
-from vmm_proxy.statuses import CallError
 from vmm_proxy.upstream.call import _checked
+from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.reply_limits import GPUS_LIMIT, HARMLESS_BYTES, STRING_LIMIT_BYTES, TOTAL_LIMIT
 from vmm_proxy.upstream.single_flight import Answer
 

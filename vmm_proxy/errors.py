@@ -12,7 +12,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from guest_transport.abort import abort
-from vmm_proxy.statuses import CallError
+from vmm_proxy.upstream.grpc_errors import CallError
 
 STATUS_DETAILS = "grpc-status-details-bin"
 
