@@ -28,8 +28,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from guest_client import AsyncProxyClient, ClientError
 from guest_client.dialing import dialled
-from guest_client.guestctl import tables
-from guest_client.guestctl.gpu_table import GpuTable
+from guest_client.guestctl.output import tables
+from guest_client.guestctl.output.gpu_table import GpuTable
 from guest_transport.process.logs import escape
 
 # A cold start of three Python processes on one slow core; a server that is not up by then is broken.

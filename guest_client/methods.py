@@ -2,7 +2,7 @@
 
 Every method takes `timeout_seconds`; without it the client's own default applies, and without that one the product's bound, so that no call
 is ever unbounded. The one exception is a watch, which lasts until it is closed: there the keepalive of the channel notices a dead proxy
-within 40 s. Methods are prepared here and made by the client (see guest_client.asking).
+within 40 s. Methods are prepared here and made by the client (see guest_client.prepared_call).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
 from guest_api import guest_api_pb2
-from guest_client.asking import Ask, AsyncCaller, Many, Pages, ReplyT, Stream, SyncCaller, Unary
+from guest_client.prepared_call import Ask, AsyncCaller, Many, Pages, ReplyT, Stream, SyncCaller, Unary
 from guest_fleet.v1 import fleet_pb2
 
 # The product's own bounds of a call (contract). A cold sample may take 10 s and its kill 2 s; everything else is quicker.

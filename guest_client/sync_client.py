@@ -13,11 +13,11 @@ from typing import Self
 
 import grpc
 
-from guest_client.asking import Ask, Items, ItemT, Pages, ReplyT, Stream, SyncCaller, checked, following_token
 from guest_client.credentials import authorization, channel_credentials
 from guest_client.dialing import BlockingDialTarget, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
+from guest_client.prepared_call import Ask, Items, ItemT, Pages, ReplyT, Stream, SyncCaller, checked, following_token
 from guest_transport.addresses import Address
 from guest_transport.options import CLIENT_REPLY_LIMIT_BYTES, channel_options
 from guest_transport.tls import ClientTls

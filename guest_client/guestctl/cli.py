@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import click
 
-from guest_client.guestctl import standard_output
 from guest_client.guestctl.commands import guestctl
-from guest_client.guestctl.question import Question, Subject
-from guest_client.guestctl.standard_output import NOT_WRITTEN, PIPE_CLOSED, OutputError
+from guest_client.guestctl.output import stdout
+from guest_client.guestctl.output.stdout import NOT_WRITTEN, PIPE_CLOSED, OutputError
+from guest_client.guestctl.request import Question, Subject
 from guest_transport.process.logs import escape
 
 MISUSED, INTERRUPTED = 2, 130
@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(read, Question):
             return _answer(read)
         if isinstance(read, str):
-            standard_output.write(read)
+            stdout.write(read)
         # --help and --version have written for themselves.
         return read if isinstance(read, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _answer(question: Question) -> int:
-    from guest_client.guestctl.answering import CallFailed, answer  # noqa: PLC0415 - gRPC and rich load only when a call is made
+    from guest_client.guestctl.run import CallFailed, answer  # noqa: PLC0415 - gRPC and rich load only when a call is made
 
     try:
         answer(question, complain)

@@ -10,8 +10,8 @@ import click
 
 from guest_client.guestctl import completion
 from guest_client.guestctl.options import Seconds, group_options, many_guests, one_guest, shared_options, stream_options, together
-from guest_client.guestctl.question import SORTS, Chosen, Question, Subject
 from guest_client.guestctl.reading import read_question
+from guest_client.guestctl.request import SORTS, Chosen, Question, Subject
 from guest_transport.process.logs import escape
 
 _EPILOG = (

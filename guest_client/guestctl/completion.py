@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from guest_client.guestctl.question import Subject, valid_guest_id
+from guest_client.guestctl.request import Subject, valid_guest_id
 
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_GUESTCTL_COMPLETE"
@@ -29,7 +29,7 @@ def script(shell: str, command: click.Command) -> str:
 
 def complete_guest_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids that begin with `incomplete`; none when the proxy does not say."""
-    from guest_client.guestctl.opening import guest_ids  # noqa: PLC0415 - gRPC loads only when a call is made
+    from guest_client.guestctl.connect import guest_ids  # noqa: PLC0415 - gRPC loads only when a call is made
     from guest_client.guestctl.reading import read_question  # noqa: PLC0415 - it is made of the options that are completed here
 
     try:

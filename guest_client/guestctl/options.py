@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from guest_client.guestctl.completion import complete_guest_ids
-from guest_client.guestctl.question import DEFAULT_PROXY, Output, valid_guest_id
+from guest_client.guestctl.request import DEFAULT_PROXY, Output, valid_guest_id
 
 PROXY_VARIABLE = "GUESTCTL_PROXY"
 # Options whose value may come from the environment, for the proxy alone: a guest is never shown what is meant for the proxy.

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl.board import Board
-from guest_client.guestctl.question import SORTS
-from guest_client.guestctl.standard_output import Size
-from guest_client.guestctl.top_view import frame, snapshot, totals
+from guest_client.guestctl.output.stdout import Size
+from guest_client.guestctl.request import SORTS
+from guest_client.guestctl.top.fleet_state import Board
+from guest_client.guestctl.top.frame import frame, snapshot, totals
 from guest_fleet.v1 import fleet_pb2
 
 GpuDevice = guest_api_pb2.GpuDevice

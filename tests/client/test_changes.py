@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.rpc import code_pb2, status_pb2
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl.changes import Changes
+from guest_client.guestctl.fleet.changes import Changes
 from guest_fleet.v1 import fleet_pb2
 
 GpuDevice = guest_api_pb2.GpuDevice

@@ -16,9 +16,9 @@ from google.protobuf.empty_pb2 import Empty
 
 from guest_api import guest_api_pb2
 from guest_client import errors
-from guest_client.asking import Many, Unary
 from guest_client.async_client import AsyncGuestClient, AsyncProxyClient
 from guest_client.methods import GuestMethods, ProxyMethods
+from guest_client.prepared_call import Many, Unary
 from guest_client.sync_client import GuestClient, ProxyClient
 from guest_fleet.v1 import fleet_pb2
 from tests.client.conftest import Ask

@@ -11,7 +11,7 @@ from google.rpc import status_pb2
 
 from guest_client.dialing import BlockingDialTarget, dial
 from guest_client.errors import InvalidAddressError
-from guest_client.guestctl.statuses import in_words
+from guest_client.guestctl.output.statuses import in_words
 from guest_transport.addresses import HvsockAddress
 
 

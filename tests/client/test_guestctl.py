@@ -14,7 +14,7 @@ import pytest
 
 from guest_api import guest_api_pb2
 from guest_client.guestctl.cli import run
-from guest_client.guestctl.json_view import unknown_numbers, view
+from guest_client.guestctl.output.json_view import unknown_numbers, view
 from guest_fleet.v1 import fleet_pb2
 from tests.client.fake_proxy import Fleet, Guest
 

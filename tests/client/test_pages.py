@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 
 from guest_client import errors
-from guest_client.guestctl import answering, cli, options
-from guest_client.guestctl.question import DEFAULT_PROXY, Subject
+from guest_client.guestctl import cli, options, run
+from guest_client.guestctl.request import DEFAULT_PROXY, Subject
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -35,7 +35,7 @@ def test_every_error_and_every_exit_status_is_documented() -> None:
     for kind in kinds[1:]:
         assert f"── {kind.__name__} " in tree
     page = (DOCS / "guestctl.md").read_text()
-    statuses = {*cli.EXIT_STATUSES, *answering.EXIT_STATUS.values()}
+    statuses = {*cli.EXIT_STATUSES, *run.EXIT_STATUS.values()}
     assert {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == statuses
     assert DEFAULT_PROXY in page
     for variable in (options.PROXY_VARIABLE, *options.ACCESS_VARIABLES.values()):

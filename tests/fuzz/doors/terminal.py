@@ -9,7 +9,7 @@ import json
 from google.protobuf.message import Message
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl import csv_view, json_view, tables
+from guest_client.guestctl.output import csv_view, json_view, tables
 from tests.fuzz.door import Door
 from tests.fuzz.doors.agent_pages import TEXTS, WORDS, filled, text_of
 from tests.http.guests import containers, h200s, system_info

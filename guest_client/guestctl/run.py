@@ -18,9 +18,12 @@ from guest_client.errors import (
     InvalidAddressError,
     UnavailableError,
 )
-from guest_client.guestctl import collecting, csv_view, json_view, listing, opening, standard_output, tables, top, watching
-from guest_client.guestctl.question import Output, Question, Subject
-from guest_client.guestctl.remarks import Say, UnknownFields
+from guest_client.guestctl import connect
+from guest_client.guestctl.fleet import collecting, listing, watching
+from guest_client.guestctl.output import csv_view, json_view, stdout, tables
+from guest_client.guestctl.output.remarks import Say, UnknownFields
+from guest_client.guestctl.request import Output, Question, Subject
+from guest_client.guestctl.top import plain
 
 EXIT_STATUS: dict[type[ClientError], int] = {
     InvalidAddressError: 2,
@@ -54,7 +57,7 @@ def _answer(question: Question, say: Say) -> None:
         case Subject.LIST:
             listing.show(question, say)
         case Subject.TOP:
-            ended_by = asyncio.run(top.run(question, say))
+            ended_by = asyncio.run(plain.run(question, say))
             if ended_by is not None:
                 raise CallFailed("", 128 + ended_by)
         case Subject.WATCH:
@@ -63,7 +66,7 @@ def _answer(question: Question, say: Say) -> None:
             collecting.show(question, say)
         case _:
             reply = _ask(question)
-            standard_output.write(_text(question, reply))
+            stdout.write(_text(question, reply))
             UnknownFields(say).look_at(reply)
 
 
@@ -95,7 +98,7 @@ def _ask(question: Question) -> Message:
     max_age = question.max_age_seconds
     calls: dict[Subject, Callable[[], Message]]
     if question.vm_id is None:
-        with opening.guest_client(question) as guest:
+        with connect.guest_client(question) as guest:
             calls = {
                 Subject.GPU: partial(guest.gpu_info, max_age_seconds=max_age),
                 Subject.INFO: guest.info,
@@ -105,7 +108,7 @@ def _ask(question: Question) -> Message:
                 Subject.SHUTDOWN: guest.shutdown,
             }
             return calls[question.subject]()
-    with opening.proxy_client(question) as proxy:
+    with connect.proxy_client(question) as proxy:
         calls = {
             Subject.GPU: partial(proxy.gpu_info, question.vm_id, max_age_seconds=max_age),
             Subject.INFO: partial(proxy.info, question.vm_id),

@@ -10,11 +10,12 @@ import contextlib
 
 from google.rpc import code_pb2, status_pb2
 
-from guest_client.guestctl import csv_view, json_view, opening, screen, standard_output, tables
-from guest_client.guestctl.gpu_table import GpuTable, Outcome
-from guest_client.guestctl.listing import require_chosen
-from guest_client.guestctl.question import Chosen, Output, Question
-from guest_client.guestctl.remarks import Say, UnknownFields
+from guest_client.guestctl import connect
+from guest_client.guestctl.fleet.listing import require_chosen
+from guest_client.guestctl.output import csv_view, json_view, screen, stdout, tables
+from guest_client.guestctl.output.gpu_table import GpuTable, Outcome
+from guest_client.guestctl.output.remarks import Say, UnknownFields
+from guest_client.guestctl.request import Chosen, Output, Question
 from guest_fleet.v1 import fleet_pb2
 
 
@@ -25,10 +26,10 @@ def show(question: Question, say: Say) -> None:
     seen: dict[str, Outcome] = {}
     waiting = _Waiting(shown=question.output is Output.TABLE and screen.usable())
     if question.output is Output.CSV:
-        standard_output.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
+        stdout.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
     try:
         with (
-            opening.proxy_client(question) as proxy,
+            connect.proxy_client(question) as proxy,
             contextlib.closing(
                 proxy.collect_gpu_info(ids=chosen.ids, labels=chosen.labels or None, max_age_seconds=question.max_age_seconds)
             ) as outcomes,
@@ -36,16 +37,16 @@ def show(question: Question, say: Say) -> None:
             for outcome in outcomes:
                 seen[outcome.guest_id] = outcome_of(outcome)
                 if question.output is not Output.TABLE:
-                    standard_output.write(outcome_lines(question.output, outcome))
+                    stdout.write(outcome_lines(question.output, outcome))
                 unknown_fields.look_at(outcome)
                 waiting.answered(len(seen))
     finally:
         waiting.over()
         if question.output is Output.TABLE and seen:
-            standard_output.write(tables.render(GpuTable(dict(sorted(seen.items())))))
+            stdout.write(tables.render(GpuTable(dict(sorted(seen.items())))))
     require_chosen(chosen, {guest_id for guest_id, outcome in seen.items() if not _unknown(outcome)})
     if question.output is Output.TABLE and not seen:
-        standard_output.write("the proxy knows no guests\n")
+        stdout.write("the proxy knows no guests\n")
 
 
 class _Waiting:
@@ -57,12 +58,12 @@ class _Waiting:
     def answered(self, count: int) -> None:
         """So many guests have answered, or failed to."""
         if self._shown:
-            standard_output.write(f"\r{count} answered, waiting for more")
+            stdout.write(f"\r{count} answered, waiting for more")
 
     def over(self) -> None:
         """Take the line away."""
         if self._shown:
-            standard_output.write("\r\x1b[K")
+            stdout.write("\r\x1b[K")
 
 
 def _unknown(outcome: Outcome) -> bool:

@@ -11,10 +11,10 @@ from functools import partial
 
 from rich.text import Text
 
-from guest_client.guestctl import cards
-from guest_client.guestctl.cards import Card, safe
-from guest_client.guestctl.gpu_table import guest_facts
-from guest_client.guestctl.statuses import in_words
+from guest_client.guestctl.output import card_cells
+from guest_client.guestctl.output.card_cells import Card, safe
+from guest_client.guestctl.output.gpu_table import guest_facts
+from guest_client.guestctl.output.statuses import in_words
 from guest_contract import words
 from guest_contract.card_fields import Field
 from guest_contract.words import UNKNOWN
@@ -26,9 +26,9 @@ def _cell(row: Field, card: Card) -> Text:
 
 
 _READINGS: tuple[tuple[str, Callable[[Card], Text]], ...] = (
-    *((row.said, partial(_cell, row)) for row in cards.SHOWN),
-    ("UUID", cards.uuid),
-    ("PCI address", cards.pci_address),
+    *((row.said, partial(_cell, row)) for row in card_cells.SHOWN),
+    ("UUID", card_cells.uuid),
+    ("PCI address", card_cells.pci_address),
 )
 
 
@@ -88,7 +88,7 @@ def _of_guest(outcome: fleet_pb2.GuestGpuInfo) -> tuple[str, bool]:
 
 
 def _cards(outcome: fleet_pb2.GuestGpuInfo) -> dict[int, Card]:
-    return {card.index: card for card in cards.read(outcome.gpu_info.gpus)}
+    return {card.index: card for card in card_cells.read(outcome.gpu_info.gpus)}
 
 
 def _of_card(name: str, before: Card | None, card: Card) -> Iterator[Text]:

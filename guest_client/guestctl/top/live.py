@@ -9,12 +9,14 @@ import asyncio
 import signal
 
 from guest_client.errors import DeadlineError, LimitError, UnavailableError
-from guest_client.guestctl import opening, screen, standard_output, top_view
-from guest_client.guestctl.board import Board
-from guest_client.guestctl.following import Follower
-from guest_client.guestctl.question import SORTS, Question
-from guest_client.guestctl.remarks import UnknownFields
-from guest_client.guestctl.screen import Key
+from guest_client.guestctl import connect
+from guest_client.guestctl.output import screen, stdout
+from guest_client.guestctl.output.remarks import UnknownFields
+from guest_client.guestctl.output.screen import Key
+from guest_client.guestctl.request import SORTS, Question
+from guest_client.guestctl.top import frame
+from guest_client.guestctl.top.fleet_state import Board
+from guest_client.guestctl.top.follow import Follower
 
 # A proxy that was restarted is seen again as soon.
 RETRY_SECONDS = 1.0
@@ -46,7 +48,7 @@ class LiveTop:
     async def run(self) -> signal.Signals | None:
         """Show until the end; the signal that was it."""
         loop = asyncio.get_running_loop()
-        async with await opening.async_proxy_client(self._question) as proxy:
+        async with await connect.async_proxy_client(self._question) as proxy:
             # Before the screen is taken, so that a refusal stands where the command was typed.
             await self._follower.list_guests(proxy)
         following = asyncio.create_task(self._follow())
@@ -67,8 +69,8 @@ class LiveTop:
         while not self._ended and not following.done():
             self._typed.clear()
             self._follower.changed.clear()
-            size = standard_output.terminal_size()
-            made = top_view.frame(self._board, self._sort, self._offset, size, self._notice())
+            size = stdout.terminal_size()
+            made = frame.frame(self._board, self._sort, self._offset, size, self._notice())
             self._last_offset, self._page = made.last_offset, max(size.lines - _KEPT_LINES, 1)
             terminal.draw(made.lines, size)
             if self._question.count is not None and self._follower.whole.is_set():
@@ -100,7 +102,7 @@ class LiveTop:
         unknown_fields = UnknownFields(lambda _: None)  # a remark would stand in the middle of the screen
         while True:
             try:
-                async with await opening.async_proxy_client(self._question) as proxy:
+                async with await connect.async_proxy_client(self._question) as proxy:
                     await self._follower.follow(proxy, unknown_fields)
             except (UnavailableError, LimitError, DeadlineError) as error:
                 self._trouble = error.reason or error.code.name.lower()

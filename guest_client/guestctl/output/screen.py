@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.screen import Screen as WholeScreen
 from rich.text import Text
 
-from guest_client.guestctl import standard_output
-from guest_client.guestctl.standard_output import Size
+from guest_client.guestctl.output import stdout
+from guest_client.guestctl.output.stdout import Size
 
 # xterm's names (ECMA-48, "private modes"): the other screen without a cursor, and back.
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
@@ -55,7 +55,7 @@ OnKey = Callable[[Key | str | None], None]
 
 def usable() -> bool:
     """Whether standard output is a terminal that can show a screen."""
-    return standard_output.is_terminal() and os.environ.get("TERM", "dumb") not in {"", "dumb"}
+    return stdout.is_terminal() and os.environ.get("TERM", "dumb") not in {"", "dumb"}
 
 
 def typed(data: bytes) -> list[Key | str]:
@@ -98,20 +98,20 @@ class Screen:
             file=text, force_terminal=True, width=size.columns, height=size.lines, highlight=False, emoji=False, markup=False
         )
         console.print(WholeScreen(*lines), end="")
-        standard_output.write(_HOME + text.getvalue())
+        stdout.write(_HOME + text.getvalue())
 
     def _take(self) -> None:
         if self._keyboard is not None:
             self._before = termios.tcgetattr(self._keyboard)
             # Keys at once and unseen; Ctrl-C and Ctrl-Z stay signals.
             tty.setcbreak(self._keyboard, termios.TCSANOW)
-        standard_output.write(_ENTER)
+        stdout.write(_ENTER)
 
     def _give_back(self) -> None:
         if self._keyboard is not None and self._before is not None:
             with contextlib.suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(self._keyboard, termios.TCSANOW, self._before)  # type: ignore[arg-type] # as tcgetattr gave it
-        standard_output.write(_LEAVE)
+        stdout.write(_LEAVE)
 
     def _read(self) -> None:
         if self._keyboard is None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from google.rpc import code_pb2
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl import cards
-from guest_client.guestctl.cards import Card
-from guest_client.guestctl.question import BY_GUEST, SORTABLE
+from guest_client.guestctl.output import card_cells
+from guest_client.guestctl.output.card_cells import Card
+from guest_client.guestctl.request import BY_GUEST, SORTABLE
 from guest_contract import card_sums, card_values
 from guest_contract.card_fields import Field
 from guest_contract.card_sums import NO_CARDS, CardSums
@@ -99,7 +99,7 @@ class Board:
         entry.outcome, entry.cards, entry.sums = outcome, (), NO_CARDS
         if outcome.WhichOneof("outcome") == "gpu_info":
             answer = outcome.gpu_info
-            entry.cards = tuple(cards.read(sorted(answer.gpus, key=lambda card: card.index)))
+            entry.cards = tuple(card_cells.read(sorted(answer.gpus, key=lambda card: card.index)))
             entry.sums = card_sums.of_cards(answer.gpus)
             age = answer.sample_age_ms / 1000 if answer.HasField("sample_age_ms") else None
             entry.sampled_at = None if age is None else now - age - self._kept_seconds(outcome)

@@ -11,11 +11,12 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 from guest_client.async_client import AsyncProxyClient
-from guest_client.guestctl import csv_view, opening, standard_output, tables
-from guest_client.guestctl.changes import Changes
-from guest_client.guestctl.collecting import outcome_lines
-from guest_client.guestctl.question import Chosen, Output, Question
-from guest_client.guestctl.remarks import Say, UnknownFields
+from guest_client.guestctl import connect
+from guest_client.guestctl.fleet.changes import Changes
+from guest_client.guestctl.fleet.collecting import outcome_lines
+from guest_client.guestctl.output import csv_view, stdout, tables
+from guest_client.guestctl.output.remarks import Say, UnknownFields
+from guest_client.guestctl.request import Chosen, Output, Question
 from guest_fleet.v1 import fleet_pb2
 
 # How soon it is noticed that the reader of the pipe has gone, while nothing is written.
@@ -28,15 +29,15 @@ async def run(question: Question, say: Say) -> None:
     unknown_fields = UnknownFields(say)
     changes = Changes()
     left = question.count
-    async with await opening.async_proxy_client(question) as proxy:
+    async with await connect.async_proxy_client(question) as proxy:
         await _look_for(proxy, chosen, say)
         if question.output is Output.CSV:
-            standard_output.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
+            stdout.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
         stream = proxy.watch_gpu_info(ids=chosen.ids, labels=chosen.labels or None, interval_seconds=question.interval_seconds)
         async with contextlib.aclosing(_while_read(stream)) as outcomes:
             async for outcome in outcomes:
                 text = _text(question, changes, outcome)
-                standard_output.write(text)
+                stdout.write(text)
                 unknown_fields.look_at(outcome)
                 if left is not None and text:
                     left -= 1
@@ -51,13 +52,13 @@ async def _while_read(stream: AsyncGenerator[fleet_pb2.GuestGpuInfo, None]) -> A
         while True:
             coming = asyncio.ensure_future(anext(stream))
             while not (await asyncio.wait({coming}, timeout=READER_SECONDS))[0]:
-                standard_output.check_reader()
+                stdout.check_reader()
             try:
                 outcome = await coming
             except StopAsyncIteration:
                 return
             yield outcome
-            standard_output.check_reader()
+            stdout.check_reader()
     finally:
         if coming is not None:
             coming.cancel()

@@ -13,13 +13,15 @@ from functools import partial
 
 from rich.console import Group
 
-from guest_client.guestctl import csv_view, json_view, opening, screen, standard_output, tables, top_view
-from guest_client.guestctl.board import Board
-from guest_client.guestctl.collecting import outcome_lines
-from guest_client.guestctl.following import Follower
-from guest_client.guestctl.live_top import LiveTop
-from guest_client.guestctl.question import Output, Question
-from guest_client.guestctl.remarks import Say, UnknownFields
+from guest_client.guestctl import connect
+from guest_client.guestctl.fleet.collecting import outcome_lines
+from guest_client.guestctl.output import csv_view, json_view, screen, stdout, tables
+from guest_client.guestctl.output.remarks import Say, UnknownFields
+from guest_client.guestctl.request import Output, Question
+from guest_client.guestctl.top import frame
+from guest_client.guestctl.top.fleet_state import Board
+from guest_client.guestctl.top.follow import Follower
+from guest_client.guestctl.top.live import LiveTop
 
 
 async def run(question: Question, say: Say) -> signal.Signals | None:
@@ -34,13 +36,13 @@ async def run(question: Question, say: Say) -> signal.Signals | None:
 async def _print(question: Question, board: Board, say: Say) -> None:
     follower = Follower(question, board)
     tables_left = itertools.count() if question.count is None else range(question.count)
-    async with await opening.async_proxy_client(question) as proxy:
+    async with await connect.async_proxy_client(question) as proxy:
         await follower.list_guests(proxy)
         following = asyncio.create_task(follower.follow(proxy, UnknownFields(say)))
         whole = asyncio.create_task(follower.whole.wait())
         try:
             if question.output is Output.CSV:
-                standard_output.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
+                stdout.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
             # The first table comes when it is whole, and after an interval at the latest.
             wait_for = {following, whole}
             for _ in tables_left:
@@ -48,7 +50,7 @@ async def _print(question: Question, board: Board, say: Say) -> None:
                 if following.done():
                     return following.result()
                 wait_for = {following}
-                standard_output.write(_printed(question, board))
+                stdout.write(_printed(question, board))
         finally:
             for task in (following, whole):
                 task.cancel()
@@ -61,5 +63,5 @@ def _printed(question: Question, board: Board) -> str:
         return json_view.to_line({"guests": [json_view.view(outcome) for outcome in outcomes]})
     if question.output is Output.CSV:
         return "".join(outcome_lines(Output.CSV, outcome) for outcome in outcomes)
-    width = standard_output.terminal_size().columns if standard_output.is_terminal() else tables.NOT_A_TERMINAL_WIDTH
-    return tables.render(Group(*top_view.snapshot(board, question.sort, width), ""))
+    width = stdout.terminal_size().columns if stdout.is_terminal() else tables.NOT_A_TERMINAL_WIDTH
+    return tables.render(Group(*frame.snapshot(board, question.sort, width), ""))

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl import standard_output
-from guest_client.guestctl.cards import safe
-from guest_client.guestctl.gpu_table import GpuTable
+from guest_client.guestctl.output import stdout
+from guest_client.guestctl.output.card_cells import safe
+from guest_client.guestctl.output.gpu_table import GpuTable
 from guest_contract import system_values, words
 from guest_contract.words import UNKNOWN
 from guest_fleet.v1 import fleet_pb2
@@ -54,9 +54,9 @@ def show(answer: Message, vm_id: str | None) -> str:
 
 def render(shown: RenderableType) -> str:
     """`shown` as standard output can show it: colour on a terminal only, and not with NO_COLOR (rich obeys it)."""
-    terminal = standard_output.is_terminal()
+    terminal = stdout.is_terminal()
     text = io.StringIO()  # rich writes to its file by itself, also while it captures, and would meet a closed pipe there
-    width = standard_output.terminal_size().columns if terminal else NOT_A_TERMINAL_WIDTH
+    width = stdout.terminal_size().columns if terminal else NOT_A_TERMINAL_WIDTH
     Console(file=text, force_terminal=terminal, width=width, highlight=False, emoji=False, markup=False).print(shown)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from guest_client.guestctl import cards, columns, statuses
-from guest_client.guestctl.board import Board, Entry
-from guest_client.guestctl.cards import Card, safe
-from guest_client.guestctl.columns import Column
-from guest_client.guestctl.question import SORTS
-from guest_client.guestctl.standard_output import Size
+from guest_client.guestctl.output import card_cells, columns, statuses
+from guest_client.guestctl.output.card_cells import Card, safe
+from guest_client.guestctl.output.columns import Column
+from guest_client.guestctl.output.stdout import Size
+from guest_client.guestctl.request import SORTS
+from guest_client.guestctl.top.fleet_state import Board, Entry
 from guest_contract import card_sums, words
 from guest_contract.card_fields import FIELDS, Field
 from guest_contract.words import UNKNOWN
@@ -50,10 +50,10 @@ _COLUMNS = (
     Shown(Column("Guest"), lambda _board, entry, _card: safe(entry.guest_id)),
     Shown(Column("GPU", right=True), lambda _board, _entry, card: Text(str(card.index))),
     Shown(Column("Load"), lambda _board, _entry, card: _bar(card), 2),
-    *map(_value, cards.COLUMNS),
+    *map(_value, card_cells.COLUMNS),
     Shown(Column("Age", right=True), lambda board, entry, _card: Text(_age(board, entry)), 7),
-    Shown(Column("PCI address"), lambda _board, _entry, card: cards.pci_address(card), 3),
-    Shown(Column("UUID"), lambda _board, _entry, card: cards.uuid(card), 1),
+    Shown(Column("PCI address"), lambda _board, _entry, card: card_cells.pci_address(card), 3),
+    Shown(Column("UUID"), lambda _board, _entry, card: card_cells.uuid(card), 1),
     Shown(Column("Errors", right=True), lambda _board, _entry, card: _errors(card), 10),
 )
 

@@ -10,9 +10,9 @@ import contextlib
 
 from guest_client.async_client import AsyncProxyClient
 from guest_client.errors import CallError
-from guest_client.guestctl.board import Board
-from guest_client.guestctl.question import Chosen, Question
-from guest_client.guestctl.remarks import UnknownFields
+from guest_client.guestctl.output.remarks import UnknownFields
+from guest_client.guestctl.request import Chosen, Question
+from guest_client.guestctl.top.fleet_state import Board
 
 # A guest that left is shown no longer than that; a list of a thousand guests costs the proxy what one of them costs to ask.
 LIST_SECONDS = 30.0

@@ -15,9 +15,9 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl import cards, columns, statuses
-from guest_client.guestctl.cards import Card, safe
-from guest_client.guestctl.columns import Column
+from guest_client.guestctl.output import card_cells, columns, statuses
+from guest_client.guestctl.output.card_cells import Card, safe
+from guest_client.guestctl.output.columns import Column
 from guest_contract import card_values, words
 
 # A guest's answer, or why there is none.
@@ -25,7 +25,7 @@ Outcome: TypeAlias = guest_api_pb2.GpuInfoResponse | status_pb2.Status
 
 _GUEST = (Column("Guest"), Column("GPU"))
 _NAMES = (Column("UUID"), Column("PCI address"))
-_VALUES = tuple(Column(row.column, right=True) for row in cards.COLUMNS)
+_VALUES = tuple(Column(row.column, right=True) for row in card_cells.COLUMNS)
 _INDENT = "    "
 
 
@@ -42,7 +42,7 @@ class GpuTable:
         if found:
             yield from _card_lines(found, options.max_width)
         for guest, card in found:
-            if more := card.in_words(cards.BESIDE):
+            if more := card.in_words(card_cells.BESIDE):
                 yield safe(f"{guest} GPU {card.index}: {', '.join(more)}")
             for error in card.errors:
                 yield safe(f"{guest} GPU {card.index}: {error}", "red")
@@ -50,7 +50,7 @@ class GpuTable:
     def _cards(self) -> Iterator[tuple[str, Card]]:
         for guest, outcome in self.outcomes.items():
             if isinstance(outcome, guest_api_pb2.GpuInfoResponse):
-                yield from ((guest, card) for card in cards.read(outcome.gpus))
+                yield from ((guest, card) for card in card_cells.read(outcome.gpus))
 
 
 def guest_line(guest: str, outcome: Outcome) -> Text:
@@ -82,8 +82,8 @@ def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
     rows = [
         (
             (safe(guest), Text(str(card.index))),
-            (cards.uuid(card), cards.pci_address(card)),
-            tuple(card.cell(row) for row in cards.COLUMNS),
+            (card_cells.uuid(card), card_cells.pci_address(card)),
+            tuple(card.cell(row) for row in card_cells.COLUMNS),
         )
         for guest, card in found
     ]
@@ -111,5 +111,5 @@ def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
 
 def _paragraph(guest: str, card: Card) -> Text:
     names = [name for name in (card.message.uuid, card.message.pci_bus_id) if name]
-    facts = ", ".join([*names, *card.in_words(cards.COLUMNS)]) or "nothing is known"
+    facts = ", ".join([*names, *card.in_words(card_cells.COLUMNS)]) or "nothing is known"
     return Text.assemble(safe(f"{guest} GPU {card.index}", "bold"), ": ", safe(facts), overflow="fold")

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from google.protobuf.message import Message
 
-from guest_client.guestctl.json_view import unknown_numbers
+from guest_client.guestctl.output.json_view import unknown_numbers
 
 # Shows one line on stderr, escaped.
 Say: TypeAlias = Callable[[str], object]

@@ -16,8 +16,8 @@ from typing import TypeAlias
 from google.rpc import status_pb2
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl.json_view import Json, view
-from guest_client.guestctl.statuses import code_name
+from guest_client.guestctl.output.json_view import Json, view
+from guest_client.guestctl.output.statuses import code_name
 from guest_contract import card_values
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.process.logs import escape

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from guest_client.guestctl import csv_view, json_view, opening, standard_output, tables
-from guest_client.guestctl.question import Chosen, Output, Question
-from guest_client.guestctl.remarks import Say, UnknownFields
+from guest_client.guestctl import connect
+from guest_client.guestctl.output import csv_view, json_view, stdout, tables
+from guest_client.guestctl.output.remarks import Say, UnknownFields
+from guest_client.guestctl.request import Chosen, Output, Question
 from guest_fleet.v1 import fleet_pb2
 
 
@@ -27,10 +28,10 @@ def require_chosen(chosen: Chosen, found: Collection[str]) -> None:
 def show(question: Question, say: Say) -> None:
     """Ask for the list and show it; raises ClientError, OutputError, and NoSuchGuestError after what was found is shown."""
     chosen = question.chosen or Chosen()
-    with opening.proxy_client(question) as proxy:
+    with connect.proxy_client(question) as proxy:
         reply = fleet_pb2.ListGuestsResponse(guests=proxy.list_guests(ids=chosen.ids, labels=chosen.labels))
     if reply.guests or not (chosen.ids or chosen.labels):
-        standard_output.write(_text(question.output, reply))
+        stdout.write(_text(question.output, reply))
     UnknownFields(say).look_at(reply)
     require_chosen(chosen, {guest.id for guest in reply.guests})
 

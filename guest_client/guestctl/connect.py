@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from guest_client.async_client import AsyncProxyClient
 from guest_client.credentials import read_token
-from guest_client.guestctl.question import Question
+from guest_client.guestctl.request import Question
 from guest_client.sync_client import GuestClient, ProxyClient
 from guest_transport.tls import ClientTls
 

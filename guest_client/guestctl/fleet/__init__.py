@@ -1,0 +1,1 @@
+"""The commands about several guests: list, gpu of many, watch."""
