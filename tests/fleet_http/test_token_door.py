@@ -72,7 +72,7 @@ async def test_what_is_no_good_token_is_refused_and_logged_without_it(
     async with running_fleet(access=RULES, need_token=True) as fleet:
         answer = await get(fleet.address, "/metrics", headers=headers)
     assert (answer.status, words in answer.body.decode()) == (status, True)
-    said = [record.getMessage() for record in caplog.records if record.name.endswith("token_door")]
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("token_auth")]
     assert len(said) == 1
     assert words in said[0]
     assert secret("scraper") not in caplog.text

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
-from guest_contract.methods import proxied_methods
+from guest_contract.methods import GUEST_SERVICE, proxied_methods
 from guest_transport.addresses import UnixAddress
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
@@ -35,7 +35,7 @@ def grpc_timeout_seconds(stream: Stream) -> float:
 
 def test_every_method_of_the_contract_is_forwarded_and_only_shutdown_is_never_shared() -> None:
     methods = {method.name: method for method in proxied_methods()}
-    assert set(methods) == {method.name for method in contract_GUEST_SERVICE.methods}
+    assert set(methods) == {method.name for method in GUEST_SERVICE.methods}
     assert {name for name, method in methods.items() if not method.only_reads} == {"Shutdown"}
     assert methods["GpuInfo"].bound_seconds == 15
     assert methods["SysInfo"].bound_seconds == 20

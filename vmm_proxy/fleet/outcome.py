@@ -33,8 +33,8 @@ GPU_INFO = next(method for method in proxied_methods() if method.name == "GpuInf
 class GuestOutcome:
     """One guest's answer or failure; `received_at` in epoch seconds, `took_seconds` as the proxy waited.
 
-    `generation` is the asked entry's (vmm_proxy.directory.directory): the outcome of another one may not be sent. 0 where no VM was asked, and the
-    failure is the proxy's own word.
+    `generation` is the asked entry's (vmm_proxy.directory.directory): the outcome of another one may not be sent. 0 where no VM was asked,
+    and the failure is the proxy's own word.
     """
 
     guest_id: str

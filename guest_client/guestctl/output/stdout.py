@@ -1,8 +1,8 @@
 """Standard output as a pipe, a file or a terminal that may refuse what is written.
 
 Nothing else of `guestctl` writes an answer, so that a closed pipe and a full disk are met in one place, in the middle of a stream too; what
-the interpreter still flushes at its end is taken care of by guest_transport.process.standard_streams. Rejected: print, which knows neither a narrow
-encoding nor a reader that went while there was nothing to write.
+the interpreter still flushes at its end is the work of guest_transport.process.standard_streams. Rejected: print, which knows neither a
+narrow encoding nor a reader that went while there was nothing to write.
 """
 
 from __future__ import annotations
