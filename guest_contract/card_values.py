@@ -15,7 +15,7 @@ from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract import card_fields, words
 from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, ROWS, TEXT_VALUE, AtMost, Field, Value
 
-# For each row, and after them for each of IDENTITY, every card's value.
+# For each row, and after them for each of BESIDE, every card's value.
 Columns: TypeAlias = Sequence[Sequence[Any]]  # Any: numbers and texts; which of them, the row says
 
 # More cards than any machine has, as in the collector.
@@ -94,11 +94,13 @@ _MOST = tuple((at, row.most) for at, row in enumerate(ROWS) if row.unit != TEXT_
 # Rows whose range says more than "from 0, or unset, to most".
 _UNUSUAL = tuple((at, row.least) for at, row in enumerate(ROWS) if row.unit != TEXT_VALUE and row.least not in (0, 1))
 COLUMN_OF = {name: at for at, name in enumerate(_NAMES)}
-_COLUMNS = operator.attrgetter(*_NAMES, *IDENTITY)
+# What is read of each card beside its values, in the columns after theirs.
+BESIDE = (*IDENTITY, "errors")
+_COLUMNS = operator.attrgetter(*_NAMES, *BESIDE)
 
 
 def judged_columns(devices: Sequence[GpuDevice]) -> Columns:
-    """What stands of the devices' values: None for what is unset or impossible; after the rows' columns those of IDENTITY."""
+    """What stands of the devices' values: None for what is unset or impossible; after the rows' columns those of BESIDE."""
     columns = _possible_columns(devices)
     return _one_by_one(devices) if columns is None else columns
 
@@ -114,7 +116,7 @@ def read_all(devices: Sequence[GpuDevice]) -> list[CardValues]:
 def _possible_columns(devices: Sequence[GpuDevice]) -> Columns | None:
     """The columns if every value that is set is possible; None where one may not be, so that each card must be judged for itself."""
     if not devices:
-        return [()] * (len(_NAMES) + len(IDENTITY))
+        return [()] * (len(_NAMES) + len(BESIDE))
     # Loops in C, a guest at a time: with a line of Python for each value a fleet's page took a sixth longer (measured).
     columns: list[Sequence[Any]] = list(zip(*map(_COLUMNS, devices), strict=True))
     if any([max(columns[at]) > most for at, most in _MOST]) or (_UNUSUAL and _is_unusual(columns)):  # noqa: C419 - a list is quicker
@@ -148,5 +150,5 @@ def _may_contradict(columns: Columns, check: AtMost) -> bool:
 
 def _one_by_one(devices: Sequence[GpuDevice]) -> Columns:
     judged = [read(device).values for device in devices]
-    identities = zip(*map(operator.attrgetter(*IDENTITY), devices), strict=True)
-    return [*([values[name] for values in judged] for name in _NAMES), *identities]
+    beside = zip(*map(operator.attrgetter(*BESIDE), devices), strict=True)
+    return [*([values[name] for values in judged] for name in _NAMES), *beside]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract.card_fields import ROWS
-from guest_contract.card_values import judged_columns, pci_devices
+from guest_contract.card_values import BESIDE, judged_columns, pci_devices
 from guest_metrics import table
 from guest_metrics.card_lines import CardLines
 from guest_metrics.exposition import LabelText, Lines, Number, thousandths
@@ -45,20 +45,20 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> 
 def read_gpus(reply: GpuInfoResponse) -> Told:
     """What stands on the lines of add_gpus(without age): names, and the numbers in the lines' order."""
     # Each look at a repeated field makes its entries' objects anew.
-    devices = list(reply.gpus)
-    columns = judged_columns(devices)
+    columns = judged_columns(list(reply.gpus))
+    *identity, errors = columns[-len(BESIDE) :]
     texts, values = _LINES.read(columns)
     numbers: list[Number | None] = [
         0 if reply.error else 1,
         int(reply.cc_enabled) if reply.HasField("cc_enabled") else None,
         int(reply.cc_ready) if reply.HasField("cc_ready") else None,
         int(reply.cc_devtools) if reply.HasField("cc_devtools") else None,
-        None if reply.error else len(devices),
+        None if reply.error else len(errors),
         pci_devices(reply),
     ]
     numbers += values
-    numbers += [len(device.errors) for device in devices]
-    return (*zip(*columns[-len(table.CARD_LABELS) :], strict=True), *texts), numbers
+    numbers += map(len, errors)
+    return (*zip(*identity, strict=True), *texts), numbers
 
 
 def add_sampling(
