@@ -105,7 +105,7 @@ async def test_prometheus_scrapes_a_gpu_guest_and_answers_queries(tmp_path: Path
     guest.gpus.reply.gpus[3].uuid = hostile
     guest.gpus.reply.gpus[5].ClearField("power_usage_mw")
     guest.gpus.reply.gpus[5].errors.append("power: not supported")
-    guest.system.info.total_memory = 2**64 - 1
+    guest.system.info.total_memory = 2**56 - 1  # the largest that is believed
     async with served(guest) as address, prometheus(address, tmp_path) as server:
         await server.scraped(3)
         assert (await server.target())["lastError"] == ""
@@ -114,7 +114,7 @@ async def test_prometheus_scrapes_a_gpu_guest_and_answers_queries(tmp_path: Path
         assert await server.value("sum(dstack_gpu_query_errors)") == 1
         assert await server.value("count(dstack_gpu_power_usage_milliwatts)") == 7
         assert await server.value('dstack_gpu_memory_total_bytes{index="0"}') == 150754820096
-        assert await server.value("dstack_guest_memory_total_bytes") == float(2**64 - 1)
+        assert await server.value("dstack_guest_memory_total_bytes") == float(2**56 - 1)
         assert await server.value("count(dstack_guest_container_info)") == 4
         assert await server.value("dstack_gpu_pci_devices - dstack_gpu_nvml_devices") == 0
         assert await server.value("count({__name__=~'dstack_.+', index='3'})") == 8
