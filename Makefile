@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .PHONY: help demo test check proto proto-check reference metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
-  fuzz coverage soak kills bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
+  fuzz coverage soak kills attack bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -28,6 +28,7 @@ help:
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
 	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet, -fleet-metrics: one of them'
 	@echo 'make soak kills     ten minutes of disturbed guests (MINUTES=1); 100 deaths by kill -9 (KILLS=10, SEED=n): docs/soak.md'
+	@echo 'make attack         eight minutes of attacks on proxy and agent, and what the honest notice (SECONDS=30 is short): docs/soak.md'
 	@echo 'make lock           newer dependencies'
 	@echo 'make clean          removes .venv and what was built'
 
@@ -164,6 +165,11 @@ soak: $(READY)
 KILLS ?= 100
 kills: $(READY)
 	@$(BIN)/python -m soak.kills --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(OUT),-o $(OUT))
+
+# The proxy and the agent attacked in each known way with honest callers beside it; ROWS=WORDS: only rows with these words.
+attack: SECONDS = 480
+attack: $(READY)
+	@GRPC_VERBOSITY=NONE $(BIN)/python -m soak.attack --seconds $(SECONDS) $(if $(ROWS),--rows '$(ROWS)') $(if $(OUT),-o $(OUT))
 
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
 # the oldest that is promised to work, and what only benchmarks, guided fuzzing and the site need.

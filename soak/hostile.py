@@ -50,18 +50,24 @@ BLACK_HOLE = "hole"
 
 async def serve(folder: Path) -> None:
     """Serve them all in `folder` until SIGTERM."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    servers = [await _start(folder / f"{name}.sock", answer) for name, answer in ANSWERS.items()]
+    servers = [await start_guest(folder / f"{name}.sock", answer) for name, answer in ANSWERS.items()]
     hole = await asyncio.start_unix_server(_swallow, folder / f"{BLACK_HOLE}.sock")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
-    await stop.wait()
+    await ready_until_stopped()
     hole.close()
     await asyncio.gather(*(server.stop(None) for server in servers))
 
 
-async def _start(path: Path, answer: Answer) -> grpc.aio.Server:
+async def ready_until_stopped() -> None:
+    """Say READY, and wait for SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+    await stop.wait()
+
+
+async def start_guest(path: Path, answer: Answer) -> grpc.aio.Server:
+    """A guest at `path` that answers every method so."""
     server = grpc.aio.server()
     # The stubs know blocking handlers only.
     handler = grpc.unary_unary_rpc_method_handler(answer, None, None)  # type: ignore[var-annotated]

@@ -1,4 +1,4 @@
-"""Reads pages of the services over their Unix sockets, as a scraper and a browser do.
+"""Reads pages of the services over their Unix sockets or TCP, as a scraper and a browser do.
 
 HTTP/1.0, so that an answer ends with its connection and comes in one piece. Rejected: an HTTP client library (none of the product's
 dependencies is one that knows Unix sockets and streams).
@@ -16,11 +16,14 @@ class PageError(Exception):
     """A page was not answered with 200, or not whole; the message says how."""
 
 
-async def get(socket: Path, target: str, timeout_seconds: float) -> str:
-    """The body at `target`; raises PageError, also for a server that cannot be reached or is too slow."""
+async def get(socket: Path | tuple[str, int], target: str, timeout_seconds: float) -> str:
+    """The body at `target` of a Unix socket or a host and port; raises PageError, also when nobody is there or too slow."""
     try:
         async with asyncio.timeout(timeout_seconds):
-            reader, writer = await asyncio.open_unix_connection(str(socket))
+            if isinstance(socket, Path):
+                reader, writer = await asyncio.open_unix_connection(str(socket))
+            else:
+                reader, writer = await asyncio.open_connection(*socket)
             try:
                 writer.write(_request(target))
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,16 @@ def waited_seconds(pid: int) -> float | None:
         return int((PROC / str(pid) / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def used_seconds(pid: int) -> float | None:
+    """Processor time that process `pid` took, all its life and in all its threads; None when it is gone."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # proc_pid_stat(5): fields 14 and 15, utime and stime; the state that comes first here is field 3.
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def children_of(pid: int) -> list[int]:
