@@ -17,7 +17,7 @@ import pytest
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 from guest_transport.relay.dial import relayed_target
-from tests.other_users import python_of_anybody
+from tests.other_users import as_user, python_of_anybody
 from vmm_proxy.policy.access import AccessRules
 from vmm_proxy.policy.roles import Grant, Role
 from vmm_proxy.policy.tokens import Token, token_sha256
@@ -58,9 +58,7 @@ async def connected_as(path: str, uid: int, gid: int, groups: Sequence[int]) -> 
     with here:
         with there:
             process = await asyncio.create_subprocess_exec(
-                # Not user= of subprocess, which would fork this process with gRPC in it.
-                *("setpriv", f"--reuid={uid}", f"--regid={gid}"),
-                *([f"--groups={','.join(map(str, groups))}"] if groups else ["--clear-groups"]),
+                *as_user(uid, gid, groups),
                 await asyncio.to_thread(python_of_anybody),
                 *("-I", "-c", _CONNECTING, path),
                 stdin=there.fileno(),

@@ -24,7 +24,7 @@ from guest_transport.relay.dial import dial_target, relayed_target
 from guest_transport.relay.listeners import RelayedListeners
 from guest_transport.server.grpc_server import GrpcServer, Service
 from guest_transport.sockets import unix, vsock
-from tests.other_users import python_of_anybody
+from tests.other_users import as_user, python_of_anybody
 
 
 def _who(peers: Peers, seen: list[Peer]) -> Service:
@@ -122,7 +122,9 @@ def public_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root: starts a process as another user")
+@pytest.mark.skipif(
+    os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv: starts a process as another user"
+)
 def test_another_user_is_known_as_that_user_with_its_groups(public_folder: Path) -> None:
     path = public_folder / "s"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -133,7 +135,7 @@ def test_another_user_is_known_as_that_user_with_its_groups(public_folder: Path)
         program = f"import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r}); sys.stdin.read()"
         python = python_of_anybody()
         with subprocess.Popen(
-            [python, "-I", "-c", program], stdin=subprocess.PIPE, cwd="/", user=65534, group=65533, extra_groups=[65532, 65531]
+            [*as_user(65534, 65533, (65532, 65531)), python, "-I", "-c", program], stdin=subprocess.PIPE, cwd="/"
         ) as client:
             accepted, _ = listener.accept()
             with accepted:
