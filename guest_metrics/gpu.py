@@ -20,7 +20,12 @@ _LINES = CardLines(ROWS, table.CARD_FAMILIES)
 
 
 def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> None:
-    """The lines of one reply: up, age, CC state and every device. Without the age for a page that keeps lines while only that grows."""
+    """The lines of one reply: up, age, CC state and every device. Without the age for a page that keeps lines while only that grows.
+
+    None while the agent's first sample is taken: "up 0" would be an alarm at every start.
+    """
+    if reply.first_sample_pending:
+        return
     lines.add(table.GPU_NVML_UP, 0 if reply.error else 1)
     if with_age and reply.HasField("sample_age_ms"):
         lines.add(table.GPU_SAMPLE_AGE, thousandths(reply.sample_age_ms))
@@ -48,6 +53,8 @@ def read_gpus(reply: GpuInfoResponse) -> Told:
     columns = judged_columns(list(reply.gpus))
     *identity, errors = columns[-len(BESIDE) :]
     texts, values = _LINES.read(columns)
+    if reply.first_sample_pending:
+        return (), []
     numbers: list[Number | None] = [
         0 if reply.error else 1,
         int(reply.cc_enabled) if reply.HasField("cc_enabled") else None,

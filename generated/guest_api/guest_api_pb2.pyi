@@ -1242,6 +1242,7 @@ class GpuInfoResponse(_message.Message):
     CC_MULTI_GPU_MODE_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     UNPLACED_XIDS_FIELD_NUMBER: _builtins.int
+    FIRST_SAMPLE_PENDING_FIELD_NUMBER: _builtins.int
     error: _builtins.str
     """Why nothing is known; empty otherwise."""
     cc_ready: _builtins.bool
@@ -1266,6 +1267,10 @@ class GpuInfoResponse(_message.Message):
     """NVML's environment of confidential computing: 0 unavailable, 1 simulation, 2 production. Only with gpus."""
     cc_multi_gpu_mode: _builtins.int
     """NVML's multi-GPU mode: 0 none, 1 protected PCIe, 2 encrypted NVLink. Only with gpus."""
+    first_sample_pending: _builtins.bool
+    """No look at the GPUs has ended yet since the agent started: nothing is known, and nothing has failed. True or unset; only with error. Not
+    dstack's.
+    """
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuDevice]:
         """The cards, in NVML's order."""
@@ -1295,10 +1300,11 @@ class GpuInfoResponse(_message.Message):
         cc_multi_gpu_mode: _builtins.int | None = ...,
         groups: _abc.Iterable[_builtins.str] | None = ...,
         unplaced_xids: _abc.Iterable[Global___XidCount] | None = ...,
+        first_sample_pending: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_environment", b"_cc_environment", "_cc_multi_gpu_mode", b"_cc_multi_gpu_mode", "_cc_ready", b"_cc_ready", "_cuda_driver_version", b"_cuda_driver_version", "_driver_version", b"_driver_version", "_nvml_version", b"_nvml_version", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_environment", b"cc_environment", "cc_multi_gpu_mode", b"cc_multi_gpu_mode", "cc_ready", b"cc_ready", "cuda_driver_version", b"cuda_driver_version", "driver_version", b"driver_version", "nvml_version", b"nvml_version", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_environment", b"_cc_environment", "_cc_multi_gpu_mode", b"_cc_multi_gpu_mode", "_cc_ready", b"_cc_ready", "_cuda_driver_version", b"_cuda_driver_version", "_driver_version", b"_driver_version", "_first_sample_pending", b"_first_sample_pending", "_nvml_version", b"_nvml_version", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_environment", b"cc_environment", "cc_multi_gpu_mode", b"cc_multi_gpu_mode", "cc_ready", b"cc_ready", "cuda_driver_version", b"cuda_driver_version", "driver_version", b"driver_version", "first_sample_pending", b"first_sample_pending", "nvml_version", b"nvml_version", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_environment", b"_cc_environment", "_cc_multi_gpu_mode", b"_cc_multi_gpu_mode", "_cc_ready", b"_cc_ready", "_cuda_driver_version", b"_cuda_driver_version", "_driver_version", b"_driver_version", "_nvml_version", b"_nvml_version", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_environment", b"cc_environment", "cc_multi_gpu_mode", b"cc_multi_gpu_mode", "cc_ready", b"cc_ready", "cuda_driver_version", b"cuda_driver_version", "driver_version", b"driver_version", "error", b"error", "gpus", b"gpus", "groups", b"groups", "nvml_version", b"nvml_version", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms", "unplaced_xids", b"unplaced_xids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools", "_cc_enabled", b"_cc_enabled", "_cc_environment", b"_cc_environment", "_cc_multi_gpu_mode", b"_cc_multi_gpu_mode", "_cc_ready", b"_cc_ready", "_cuda_driver_version", b"_cuda_driver_version", "_driver_version", b"_driver_version", "_first_sample_pending", b"_first_sample_pending", "_nvml_version", b"_nvml_version", "_pci_devices", b"_pci_devices", "_sample_age_ms", b"_sample_age_ms", "cc_devtools", b"cc_devtools", "cc_enabled", b"cc_enabled", "cc_environment", b"cc_environment", "cc_multi_gpu_mode", b"cc_multi_gpu_mode", "cc_ready", b"cc_ready", "cuda_driver_version", b"cuda_driver_version", "driver_version", b"driver_version", "error", b"error", "first_sample_pending", b"first_sample_pending", "gpus", b"gpus", "groups", b"groups", "nvml_version", b"nvml_version", "pci_devices", b"pci_devices", "sample_age_ms", b"sample_age_ms", "unplaced_xids", b"unplaced_xids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cc_devtools: _TypeAlias = _typing.Literal["cc_devtools"]  # noqa: Y015
     _WhichOneofArgType__cc_devtools: _TypeAlias = _typing.Literal["_cc_devtools", b"_cc_devtools"]  # noqa: Y015
@@ -1314,6 +1320,8 @@ class GpuInfoResponse(_message.Message):
     _WhichOneofArgType__cuda_driver_version: _TypeAlias = _typing.Literal["_cuda_driver_version", b"_cuda_driver_version"]  # noqa: Y015
     _WhichOneofReturnType__driver_version: _TypeAlias = _typing.Literal["driver_version"]  # noqa: Y015
     _WhichOneofArgType__driver_version: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version"]  # noqa: Y015
+    _WhichOneofReturnType__first_sample_pending: _TypeAlias = _typing.Literal["first_sample_pending"]  # noqa: Y015
+    _WhichOneofArgType__first_sample_pending: _TypeAlias = _typing.Literal["_first_sample_pending", b"_first_sample_pending"]  # noqa: Y015
     _WhichOneofReturnType__nvml_version: _TypeAlias = _typing.Literal["nvml_version"]  # noqa: Y015
     _WhichOneofArgType__nvml_version: _TypeAlias = _typing.Literal["_nvml_version", b"_nvml_version"]  # noqa: Y015
     _WhichOneofReturnType__pci_devices: _TypeAlias = _typing.Literal["pci_devices"]  # noqa: Y015
@@ -1334,6 +1342,8 @@ class GpuInfoResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cuda_driver_version) -> _WhichOneofReturnType__cuda_driver_version | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__driver_version) -> _WhichOneofReturnType__driver_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_sample_pending) -> _WhichOneofReturnType__first_sample_pending | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__nvml_version) -> _WhichOneofReturnType__nvml_version | None: ...
     @_typing.overload

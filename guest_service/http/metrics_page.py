@@ -44,9 +44,7 @@ class MetricsPage:
     def _add_gpus(self, lines: Lines, who: str) -> None:
         telemetry = self._parts.telemetry
         reply = telemetry.last(who)
-        # Before the first outcome nothing is known: "up 0" would be an alarm at every start.
-        if telemetry.ready:
-            gpu.add_gpus(lines, reply)
+        gpu.add_gpus(lines, reply)
         inventory, stats = telemetry.inventory, telemetry.stats
         # A reply says it with its cards only; here it is known without them too.
         if inventory is not None and not reply.HasField("pci_devices"):

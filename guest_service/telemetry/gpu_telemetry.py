@@ -163,7 +163,7 @@ class GpuTelemetry:
     def _reply(self) -> guest_api_pb2.GpuInfoResponse:
         outcome = self._cell.outcome
         if outcome is None:
-            return guest_api_pb2.GpuInfoResponse(error=NO_SAMPLE_YET)
+            return guest_api_pb2.GpuInfoResponse(error=NO_SAMPLE_YET, first_sample_pending=True)
         reply = guest_api_pb2.GpuInfoResponse()
         reply.CopyFrom(outcome.reply)
         reply.sample_age_ms = int(self._cell.age_seconds * 1000)

@@ -256,3 +256,11 @@ replies = st.builds(
 @given(reply=replies)
 def test_no_reply_of_a_guest_makes_a_page_that_the_official_parser_refuses(reply: GpuInfoResponse) -> None:
     assert at("dstack_gpu_nvml_up") in gpu_samples(reply)
+
+
+def test_a_first_sample_that_is_still_taken_has_no_line_in_either_way_of_writing() -> None:
+    reply = GpuInfoResponse(error="the first GPU sample is still being taken", first_sample_pending=True)
+    lines = Lines()
+    gpu.add_gpus(lines, reply)
+    assert lines.fragment().lines == {}
+    assert gpu.read_gpus(reply)[1] == []
