@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def _run() -> int:
-    from guest_transport.grpc_environment import prepare_grpc  # noqa: PLC0415 (as above)
+    from guest_transport.process.grpc_environment import prepare_grpc  # noqa: PLC0415 (as above)
 
     prepare_grpc()
     from guest_service.cli import main as run  # noqa: PLC0415 (after the environment is set)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from guest_transport.grpc_environment import prepare_grpc
 from guest_transport.process.early_signals import end_on_signals
+from guest_transport.process.grpc_environment import prepare_grpc
 from guest_transport.process.standard_streams import run_door
 
 

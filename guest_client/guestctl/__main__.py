@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from guest_client.guestctl.cli import run
-from guest_transport.grpc_environment import prepare_grpc
+from guest_transport.process.grpc_environment import prepare_grpc
 from guest_transport.process.standard_streams import run_door
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from guest_service.boot_gate.errors import NotStartedError, UnreadableError
-from guest_transport.start_errors import why_not_started
+from guest_transport.process.start_errors import why_not_started
 
 # A killed process is gone within milliseconds, unless it is stuck in the kernel; then nobody can wait for it.
 REAP_SECONDS = 5.0

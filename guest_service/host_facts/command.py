@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_service.sampler.child import Child
-from guest_transport.child_end import child_ended
-from guest_transport.start_errors import why_not_started
+from guest_transport.process.child_end import child_ended
+from guest_transport.process.start_errors import why_not_started
 
 # `wg show` with 1000 peers takes about 300 KiB; what is longer is cut.
 OUTPUT_LIMIT_BYTES = 512 * 1024

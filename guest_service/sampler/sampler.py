@@ -20,7 +20,7 @@ from guest_service.sampler.outcome import Outcome, OutcomeKind, failure
 from guest_transport.process.clock import Clock, boottime
 from guest_transport.process.logs import escape
 from guest_transport.process.repeated_lines import about, without_numbers
-from guest_transport.start_errors import why_not_started
+from guest_transport.process.start_errors import why_not_started
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from guest_transport.doctor.checks import Check, Examined, MachineT, run_checks
 from guest_transport.doctor.findings import note
 from guest_transport.doctor.report import anything_wrong, as_json, as_text
-from guest_transport.grpc_environment import prepare_grpc
+from guest_transport.process.grpc_environment import prepare_grpc
 
 SOUND, WRONG = 0, 1
 

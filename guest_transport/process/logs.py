@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from guest_transport.grpc_environment import prepare_grpc
+from guest_transport.process.grpc_environment import prepare_grpc
 from guest_transport.process.repeated_lines import SteadyHandler, message_of
 
 # Longest line written: an exception of a library may quote a whole message.

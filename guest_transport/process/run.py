@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from types import FrameType
 
 from guest_transport.errors import StartError
 from guest_transport.process.logs import escape
+from guest_transport.process.start_errors import limit_reached
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 STOP_LIMIT_SECONDS = 4.5
 # A bug, or a stop that did not end by itself.
 EXIT_FAILURE = 1
+# Below it gRPC's core aborts the process as it starts (seen with 11); a server that serves nobody has 20.
+LEAST_DESCRIPTORS = 24
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 
@@ -33,8 +37,14 @@ def run(main: Main) -> int:
     """Run `main` in a fresh event loop until it returns; SIGTERM and SIGINT set its event.
 
     Returns the exit status: 0; that of the StartError that `main` raised, whose one line goes to stderr; or 1 for any other exception,
-    with its traceback in the log. Further signals change nothing: stopping is under way and bounded, and calls in flight have their time.
+    with its traceback in the log, or in one line where a limit of the machine or of the unit was reached. Further signals change
+    nothing: stopping is under way and bounded, and calls in flight have their time.
     """
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < LEAST_DESCRIPTORS:
+        sys.stderr.write(
+            f"cannot run with fewer than {LEAST_DESCRIPTORS} file descriptors: LimitNOFILE= of the unit, ulimit -n\n"
+        )
+        return EXIT_FAILURE
     stopping = _Stop()
     # Linux gives a signal for the process to the main thread when that thread takes it, so the loop's wait is always interrupted.
     before = {number: signal.signal(number, stopping.on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -47,6 +57,9 @@ def run(main: Main) -> int:
         sys.stderr.write(f"{escape(str(error))}\n")
         return error.exit_status
     except Exception as error:
+        if (limit := limit_reached(error)) and not stopping.finished:
+            sys.stderr.write(f"cannot run: {limit}\n")
+            return EXIT_FAILURE
         if not stopping.finished:
             log.exception("stopped by a bug; please report it with these lines")
             return EXIT_FAILURE

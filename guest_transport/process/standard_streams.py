@@ -8,6 +8,7 @@ OSError around each print (the libraries' own --help and --version print as well
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -68,7 +69,13 @@ class _Complaints(io.FileIO):
 
 def run_door(name: str, door: Callable[[], int]) -> int:
     """Run the command `name`; returns its exit status. Belongs into `__main__`: it replaces sys.stdout and sys.stderr for good."""
-    was_closed = _fill_closed()
+    try:
+        was_closed = _fill_closed()
+    except OSError as error:
+        # Without it nothing can be started either; stderr may be one of the closed.
+        with contextlib.suppress(OSError):
+            os.write(STDERR, f"{name}: {os.devnull}: {error.strerror}; it must be there\n".encode())
+        return CANNOT_WRITE
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Output(was_closed=STDOUT in was_closed)),
         encoding=getattr(sys.stdout, "encoding", "utf-8"),

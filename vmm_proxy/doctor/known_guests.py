@@ -13,7 +13,7 @@ from pathlib import Path
 
 from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
-from guest_transport.start_errors import why_not_started
+from guest_transport.process.start_errors import why_not_started
 from vmm_proxy.config import ProxyConfig, guest_entry
 from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
 from vmm_proxy.directory.folder import GuestFolder

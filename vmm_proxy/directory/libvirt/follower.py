@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from guest_transport.process.repeated_lines import about
-from guest_transport.start_errors import why_not_started
+from guest_transport.process.start_errors import why_not_started
 from vmm_proxy.directory.libvirt.line_process import LineProcess
 from vmm_proxy.directory.libvirt.report import LINE_LIMIT_BYTES, Domain, read_report
 

@@ -12,7 +12,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from guest_transport.child_end import child_ended
+from guest_transport.process.child_end import child_ended
 
 log = logging.getLogger(__name__)
 
