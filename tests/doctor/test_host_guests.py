@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from guest_api import guest_api_pb2
+from tests.agent.agent import running_agent
 from tests.doctor.places import HostPlace
 from tests.doctor.reports import host_doctor
 from tests.proxy.raw_guest import Stream, frame, raw_guest
@@ -149,3 +150,23 @@ async def test_a_vmm_that_refuses_the_port_is_told_and_no_socket_is_probed_by_op
     assert "vsock:any:8000" in wrong["do"]
     assert report.only("sockets")["verdict"] == "ok"
     assert set(vmm.lines) == {b"CONNECT 8000\n"}
+
+
+@pytest.mark.parametrize(
+    ("rack", "given", "said"),
+    [
+        ("h200", "", ""),
+        ("none", "", ""),
+        ("no-driver", "", "NVIDIA driver is not loaded"),
+        ("h200", 'gpus = ["0000:3b:00.0", "0000:5e:00.0"]', "the host gave 2"),
+    ],
+)
+async def test_what_speaks_against_a_guests_cards_is_said_by_the_host_too(
+    place: HostPlace, rack: str, given: str, said: str
+) -> None:
+    address = f"unix:{place.folder}/a"
+    with running_agent("--simulate", rack, "--grpc", address, "--http", "off"):
+        place.guest("vm1", address, given)
+        report = await host_doctor(place.write())
+    assert [finding["verdict"] for finding in report.of("guests")] == (["ok", "wrong"] if said else ["ok"])
+    assert said in report.of("guests")[-1]["seen"]

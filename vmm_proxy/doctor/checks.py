@@ -59,7 +59,7 @@ CHECKS: tuple[Check[Host], ...] = (
     ),
     Check(
         "guests",
-        "each running guest is reached, who it says it is, and whether that is its pin",
+        "each running guest is reached, who it says it is, whether that is its pin, and what speaks against its cards",
         guests.examine_guests,
         bound_seconds=lambda _host: READ_SECONDS + _ASKING_SECONDS,
     ),

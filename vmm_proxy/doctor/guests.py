@@ -1,12 +1,14 @@
-"""Every running guest, asked who it is: all at once, each within its own bound, over the proxy's own kind of line.
+"""Every running guest, asked who it is and how its cards are: all at once, each within its own bound, over the proxy's own kind of channel.
 
-Info is the one call that is made; it changes nothing in a guest. The answer is hostile like any other: its size and shape are checked by
-the proxy's own rules, and its text is escaped by the report. A pin is judged here, so that the operator sees what was shown instead.
+Info and GpuInfo are the calls that are made; they change nothing in a guest. The answer is hostile like any other: its size and shape are
+checked by the proxy's own rules, and its text is escaped by the report. A pin is judged here, so that the operator sees what was shown
+instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import resource
 from collections import defaultdict
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_api import guest_api_pb2
+from guest_contract import health
 from guest_contract.methods import proxied_methods
 from guest_transport.addresses import VSOCK_CIDS, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
 from guest_transport.doctor.findings import Finding, note, ok, wrong
@@ -27,17 +30,19 @@ from vmm_proxy.upstream.grpc_errors import CallError
 # A guest answers Info from memory; two handshakes of 2.5 s and some is what the proxy itself waits for one that swallows connections.
 GUEST_SECONDS = 6.0
 _VERSION_LIMIT_CHARACTERS = 64
-_INFO = next(method for method in proxied_methods() if method.name == "Info")
+_ERROR_LIMIT_CHARACTERS = 300
+_METHODS = {method.name: method for method in proxied_methods()}
 
 
 @dataclass(frozen=True, slots=True)
 class GuestReading:
-    """What came of asking: who it says it is, or why not."""
+    """What came of asking: who it says it is, or why not; and its cards, None where it gave no answer about them."""
 
     entry: GuestEntry
     version: str = ""
     instance_id: bytes = b""
     failure: str = ""
+    gpus: guest_api_pb2.GpuInfoResponse | None = None
 
 
 async def examine_guests(host: Host) -> Sequence[Finding]:
@@ -47,7 +52,8 @@ async def examine_guests(host: Host) -> Sequence[Finding]:
     running = [entry for entry in known.guests if entry.running]
     readings = await asyncio.gather(*(ask_guest(entry, known.usual_tls, known.tls_refused) for entry in running))
     stopped = [note(f"guest {entry.id}: stopped, so it is not asked") for entry in known.guests if not entry.running]
-    found = [*(judge_guest(reading) for reading in readings), *judge_twins(readings), *stopped]
+    cards = [finding for reading in readings for finding in judge_cards(reading)]
+    found = [*(judge_guest(reading) for reading in readings), *judge_twins(readings), *cards, *stopped]
     return found or [note("no guests to ask")]
 
 
@@ -62,14 +68,36 @@ async def ask_guest(entry: GuestEntry, usual_tls: GuestTls | None, tls_refused: 
     except CallError as error:
         return GuestReading(entry, failure=error.text)
     try:
-        answer = await ask(line, entry.id, _INFO, (), asyncio.get_running_loop().time() + GUEST_SECONDS)
+        return await _read(line, entry)
     except CallError as error:
         return GuestReading(entry, failure=error.text)
     finally:
         await line.close()
-    if not isinstance(answer.message, guest_api_pb2.GuestInfo):
+
+
+async def _read(line: Line, entry: GuestEntry) -> GuestReading:
+    until = asyncio.get_running_loop().time() + GUEST_SECONDS
+    info = (await ask(line, entry.id, _METHODS["Info"], (), until)).message
+    if not isinstance(info, guest_api_pb2.GuestInfo):
         return GuestReading(entry, failure=f"guest {entry.id}: its reply is no GuestInfo")
-    return GuestReading(entry, answer.message.version[:_VERSION_LIMIT_CHARACTERS], answer.message.instance_id)
+    gpus = None
+    # Another VM in the guest's place is not asked any further. A guest that tells nothing of cards is no fault of the way to it.
+    if not entry.instance_id or hmac.compare_digest(entry.instance_id, info.instance_id):
+        with contextlib.suppress(CallError):
+            told = (await ask(line, entry.id, _METHODS["GpuInfo"], (), until)).message
+            gpus = told if isinstance(told, guest_api_pb2.GpuInfoResponse) else None
+    return GuestReading(entry, info.version[:_VERSION_LIMIT_CHARACTERS], info.instance_id, gpus=gpus)
+
+
+def judge_cards(reading: GuestReading) -> list[Finding]:
+    """What speaks against the guest's cards, by the rules that all go by; nothing while its first sample is taken."""
+    if reading.gpus is None or reading.gpus.first_sample_pending:
+        return []
+    return [
+        wrong(f"guest {reading.entry.id}: {reason.words[:_ERROR_LIMIT_CHARACTERS]}", reason.action.rstrip("."))
+        for reason in health.judge_guest(reading.gpus, len(reading.entry.gpus) or None).reasons
+        if reason.level in {health.Level.DEGRADED, health.Level.FAILED} or reason.code == "unknown"
+    ]
 
 
 def judge_guest(reading: GuestReading) -> Finding:
