@@ -19,7 +19,9 @@ import grpc
 
 from guest_service.collector.command import collector_command
 from guest_service.sampler.child import Child
-from guest_service.sampler.sampler import STDERR_LIMIT_BYTES, STDOUT_LIMIT_BYTES
+from guest_service.sampler.judge import PARTS_LIMIT_BYTES
+from guest_service.sampler.parts import END
+from guest_service.sampler.sampler import STDERR_LIMIT_BYTES
 
 STALL_LIMIT_MS = 0.5
 
@@ -27,7 +29,9 @@ STALL_LIMIT_MS = 0.5
 async def stall_of_one_start(argv: list[str]) -> float:
     """Milliseconds that the loop stood still."""
     began = time.perf_counter()
-    child = Child(argv, stdout_limit_bytes=STDOUT_LIMIT_BYTES, stderr_limit_bytes=STDERR_LIMIT_BYTES)
+    child = Child(
+        [*argv, "--parts-to"], stdout_limit_bytes=PARTS_LIMIT_BYTES, stderr_limit_bytes=STDERR_LIMIT_BYTES, marks=(END,)
+    )
     stalled = time.perf_counter() - began
     ended = await child.ended
     if ended.status != 0 or not ended.stdout:

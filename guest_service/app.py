@@ -158,6 +158,7 @@ def _telemetry(config: GuestConfig) -> GpuTelemetry:
         sample_ttl_seconds=gpu.sample_ttl_seconds,
         failure_backoff_seconds=gpu.failure_backoff_seconds,
         sample_timeout_seconds=gpu.sample_timeout_seconds,
+        first_sample_timeout_seconds=gpu.first_sample_timeout_seconds,
         refresh=gpu.refresh,
     )
 

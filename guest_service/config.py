@@ -60,8 +60,12 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     sample_ttl_seconds: Seconds = 5.0
     # How long the driver is left alone after a sample that failed. A wedged driver must not be met with a loop of starts and kills.
     failure_backoff_seconds: Seconds = 30.0
-    # A sample that takes longer is killed. 100 times one measured sample of one card: enumeration grows with the number of cards.
+    # A sample that takes longer is killed; what was read until then is served. 100 times one measured sample of one card: enumeration grows
+    # with the number of cards. Without persistence mode the driver starts anew for each sample, and with many cards needs more than this.
     sample_timeout_seconds: Seconds = 10.0
+    # The first sample after the start of the agent or of the driver may take this long until every card is open; all else is served
+    # meanwhile. Eight cards in protected PCIe were reported to need over 120 s.
+    first_sample_timeout_seconds: Seconds = 180.0
     # "ahead" serves a steady scraper fresh samples at no more cost; "lazy" samples only when asked.
     refresh: Literal["ahead", "lazy"] = "ahead"
     # Load NVML from exactly this file. Unset: the loader finds libnvidia-ml.so.1.

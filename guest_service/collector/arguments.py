@@ -1,6 +1,7 @@
 """The arguments of `guest-service gpu-info`, read by hand: argparse and click cost more than a fifth of a sample's CPU time.
 
-It refuses everything that it does not know, and a simulated rack together with a real library.
+It refuses everything that it does not know, and a simulated rack together with a real library. Two arguments are the agent's alone and
+no part of the help: `--ask-last LIST` and `--parts-to DESCRIPTOR` (parts.py).
 """
 
 USAGE = """\
@@ -23,12 +24,17 @@ class ArgumentsError(Exception):
 class Arguments:
     """What was asked for."""
 
-    __slots__ = ("help", "nvml_library", "simulate")
+    __slots__ = ("ask_last", "help", "nvml_library", "parts_to", "simulate")
 
     def __init__(self) -> None:
         self.help = False
         self.simulate: str | None = None
         self.nvml_library: str | None = None
+        self.ask_last: tuple[str, ...] = ()
+        self.parts_to: int | None = None
+
+
+TAKE_A_VALUE = ("--simulate", "--nvml-library", "--ask-last", "--parts-to")
 
 
 def parse(argv: list[str]) -> Arguments:
@@ -39,17 +45,29 @@ def parse(argv: list[str]) -> Arguments:
         name, given, value = argument.partition("=")
         if argument in ("--help", "-h"):
             found.help = True
-        elif name in ("--simulate", "--nvml-library"):
+        elif name in TAKE_A_VALUE:
             if not given:
                 value = next(rest, "")
             if not value:
                 raise ArgumentsError(f"{name} needs a value; see --help")
-            if name == "--simulate":
-                found.simulate = value
-            else:
-                found.nvml_library = value
+            _take(found, name, value)
         else:
             raise ArgumentsError(f"unknown argument {argument[:80]!r}; see --help")
     if found.simulate is not None and found.nvml_library is not None:
         raise ArgumentsError("--simulate and --nvml-library exclude each other")
     return found
+
+
+def _take(found: Arguments, name: str, value: str) -> None:
+    if name == "--simulate":
+        found.simulate = value
+    elif name == "--nvml-library":
+        found.nvml_library = value
+    elif name == "--ask-last":
+        found.ask_last = tuple(value.split(","))
+        if not all(item == "-" or item.isdecimal() for item in found.ask_last):
+            raise ArgumentsError(f"{name} takes indices and '-', not {value[:80]!r}")
+    elif value.isdecimal():
+        found.parts_to = int(value)
+    else:
+        raise ArgumentsError(f"{name} takes a descriptor, not {value[:80]!r}")

@@ -1,4 +1,4 @@
-"""`guest-service gpu-info`: one sample, printed as one line of JSON.
+"""`guest-service gpu-info`: one sample, printed as one line of JSON; for the agent in parts, on a descriptor of their own (parts.py).
 
 The order is the speed: stdout is secured, the library is loaded and NVML starts, and everything else is imported in a thread beside it.
 NVML has the main thread, because a hand-over from another thread after init costs 1 ms, and up to 4 ms on a busy machine (measured). It
@@ -7,10 +7,11 @@ always prints a result when it can name what went wrong; an exception that gets 
 
 import sys
 
-from guest_service.collector.arguments import USAGE, ArgumentsError, parse
+from guest_service.collector.arguments import USAGE, Arguments, ArgumentsError, parse
 from guest_service.collector.beside import Beside
 from guest_service.collector.line import Output, complain, to_json
 from guest_service.collector.loaded_library import DEFAULT_LIBRARY, Library
+from guest_service.collector.parts import Parts, Whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ def main(argv: list[str], binding: str | None = None) -> int:
     _die_on_interrupt()
     if arguments.help:
         return output.write(USAGE.rstrip("\n"))
+    sink = Whole() if arguments.parts_to is None else Parts(arguments.parts_to)
     if arguments.simulate is not None:
-        return _print_simulated(arguments.simulate, output)
-    return _print_sample(Library(_loadable(arguments.nvml_library)), binding, output)
+        return _sample_rack(arguments, sink, output)
+    return _sample_cards(arguments, sink, output, binding)
 
 
 def _loadable(file: str | None) -> str:
@@ -47,28 +49,38 @@ def _loadable(file: str | None) -> str:
     return file if "/" in file else f"./{file}"
 
 
-def _print_sample(library: Library, binding: str | None, output: Output) -> int:
+def _sample_cards(arguments: Arguments, sink: "Whole | Parts", output: Output, binding: str | None) -> int:
+    sink.at(None, "library")
+    sink.calls("dlopen")
+    library = Library(_loadable(arguments.nvml_library))
+
     def prepare() -> "Nvml":
         from guest_service.collector.binding import binding_file, load_binding  # noqa: PLC0415 (beside nvmlInit)
         from guest_service.collector.nvml import Nvml  # noqa: PLC0415
         from guest_service.collector.sample import take_sample  # noqa: F401, PLC0415 (to have it loaded)
 
-        return Nvml(library, load_binding(binding_file(sys.path) if binding is None else binding))
+        return Nvml(library, load_binding(binding_file(sys.path) if binding is None else binding), sink.calls)
 
     prepared = Beside(prepare)
+    sink.at(None, "start")
+    sink.calls("nvmlInit_v2")
     library.initialize()
     from guest_service.collector.failure import SampleFailure  # noqa: PLC0415 (loaded by now, and below)
-    from guest_service.collector.sample import failed, take_sample  # noqa: PLC0415
+    from guest_service.collector.sample import take_sample  # noqa: PLC0415
 
     try:
         nvml = prepared.result()
     except SampleFailure as failure:
-        sample = failed(str(failure))
+        sink.add({"error": str(failure)})
     else:
-        sample = take_sample(nvml, complain)
-    status = output.write(to_json(sample))
+        take_sample(nvml, sink, complain, arguments.ask_last)
+    status = _finish(sink, output)
     _end(library)
     return status
+
+
+def _finish(sink: "Whole | Parts", output: Output) -> int:
+    return sink.end() if isinstance(sink, Parts) else output.write(to_json(sink.tree))
 
 
 def _end(library: Library) -> None:
@@ -79,18 +91,19 @@ def _end(library: Library) -> None:
         complain(f"nvmlShutdown: {NvmlFailure(code)}")
 
 
-def _print_simulated(name: str, output: Output) -> int:
+def _sample_rack(arguments: Arguments, sink: "Whole | Parts", output: Output) -> int:
     from guest_service.collector.sample import take_sample  # noqa: PLC0415 (a real sample imports this beside nvmlInit)
     from guest_service.simulator.driver import SimulatedDriver  # noqa: PLC0415 (no sample of a real card needs it, and below)
     from guest_service.simulator.rack import load_rack  # noqa: PLC0415
     from guest_service.simulator.table import RackError  # noqa: PLC0415
 
     try:
-        rack = load_rack(name)
+        rack = load_rack(str(arguments.simulate))
     except RackError as error:
         complain(str(error))
         return WRONG_USE
-    return output.write(to_json(take_sample(SimulatedDriver(rack), complain)))
+    take_sample(SimulatedDriver(rack, calls=sink.calls), sink, complain, arguments.ask_last)
+    return _finish(sink, output)
 
 
 def _die_on_interrupt() -> None:

@@ -51,8 +51,9 @@ class Output:
 
     def __init__(self) -> None:
         # A standard stream that was closed before the start becomes /dev/null, or the next descriptor would take its number.
+        self._was_closed = False
         while (nowhere := posix.open("/dev/null", posix.O_RDWR)) <= STDERR:
-            pass
+            self._was_closed = self._was_closed or nowhere == STDOUT
         posix.close(nowhere)
         self._fd = posix.dup(STDOUT)
         posix.dup2(STDERR, STDOUT)
@@ -60,6 +61,9 @@ class Output:
     def write(self, line: str) -> int:
         """Write the line; returns the exit status: 0 also when the reader is gone, 1 with a complaint when it cannot be written."""
         left = f"{line}\n".encode("ascii")
+        if self._was_closed:
+            complain("stdout cannot be written: standard output is closed")
+            return 1
         try:
             while left:
                 left = left[self._write_some(left) :]

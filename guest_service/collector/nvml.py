@@ -17,6 +17,7 @@ from guest_service.collector.loaded_library import Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 UNWRITTEN_64 = 0xFFFFFFFFFFFFFFFF
@@ -32,11 +33,14 @@ def _text(buffer: bytes) -> str:
 
 
 class Nvml:
-    """NVML of one loaded library; every query raises NvmlFailure with the code."""
+    """NVML of one loaded library; every query raises NvmlFailure with the code. `calls` is told of each function before its call."""
 
-    def __init__(self, library: Library, binding: Any) -> None:  # Any: the module pynvml, see binding.py
+    def __init__(
+        self, library: Library, binding: Any, calls: Callable[[str], object] = lambda _: None
+    ) -> None:  # Any: the module pynvml, see binding.py
         self._library = library
         self._binding = binding
+        self._about_to = calls
         self._calls: Any = None  # Any: a ctypes library resolves its functions by attribute
 
     def start(self) -> None:
@@ -49,6 +53,7 @@ class Nvml:
             call = getattr(self._calls, function)
         except AttributeError:
             raise NvmlFailure(FUNCTION_NOT_FOUND) from None
+        self._about_to(function)
         if (code := call(*arguments)) != 0:
             raise NvmlFailure(code, self._library.words(code))
 

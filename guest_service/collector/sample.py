@@ -2,12 +2,13 @@
 
 Per value: any failure leaves it None with one entry in the card's errors. Per card: no handle, no further question. Only what makes
 everything unknown (no library, no init, no count) becomes `error`. It reads and composes; which questions there are, which fields answer
-them and which numbers are possible is written in guest_contract.card_fields.
+them and which numbers are possible is written in guest_contract.card_fields. Each answer goes out as it comes (parts.py), and what did not
+answer last time is asked last, so that a card that hangs takes nothing from the others.
 """
 
 from __future__ import annotations
 
-from guest_contract.card_fields import FIELDS, POWER_LIMIT_MW, QUESTIONS, judge
+from guest_contract.card_fields import POWER_LIMIT_MW, QUESTIONS, judge
 from guest_service.collector.failure import (
     ERROR_LIMIT_CHARACTERS,
     FUNCTION_NOT_FOUND,
@@ -17,14 +18,15 @@ from guest_service.collector.failure import (
     bounded,
     flag,
 )
+from guest_service.collector.parts import MACHINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, Protocol, TypeVar
 
     T = TypeVar("T")
-    Value = dict[str, Any]  # Any: a tree for JSON; the shape is the contract's GpuInfoResponse
+    Value = dict[str, Any]  # Any: a tree for JSON; the shape is that of a part
 
     class Driver(Protocol):
         """What a sample asks; start raises SampleFailure, everything else NvmlFailure. A handle is opaque."""
@@ -39,33 +41,50 @@ if TYPE_CHECKING:
         def cc_settings(self) -> tuple[int, int, int]: ...  # noqa: D102
         def cc_ready(self) -> bool: ...  # noqa: D102
 
+    class Sink(Protocol):
+        """Where a sample goes; parts.Parts documents each of these."""
+
+        def at(self, card: int | None, question: str) -> None: ...  # noqa: D102
+        def add(self, part: Value) -> None: ...  # noqa: D102
+
 
 # More cards than any machine has; a driver that reports more is not believed.
 CARDS_LIMIT = 1024
 
 
-def failed(reason: str) -> Value:
-    """The sample of which nothing is known."""
-    cc = {"cc_ready": None, "cc_enabled": None, "cc_devtools": None}
-    return {"gpus": [], "error": reason, **cc, "sample_age_ms": None}
+def take_sample(driver: Driver, sink: Sink, complain: Callable[[str], object], last: Sequence[str] = ()) -> None:
+    """One sample into `sink`; what has no place in it goes to `complain`, a line each.
 
-
-def take_sample(driver: Driver, complain: Callable[[str], object]) -> Value:
-    """One sample in the contract's shape, always; what has no place in it goes to `complain`, a line each."""
+    `last` are the indices of cards, or MACHINE for what holds for all, that are asked after all else.
+    """
     try:
         driver.start()
-        cards = [_card(driver, index) for index in range(_count(driver))]
+        count = _count(driver, sink)
     except SampleFailure as failure:
-        return failed(bounded(str(failure), ERROR_LIMIT_CHARACTERS))
-    sample = failed("")
-    sample["gpus"] = cards
-    if cards:  # without a card the answer is "none", and none is all there is to say
-        sample["cc_enabled"], sample["cc_devtools"] = _cc_modes(driver, complain)
-        sample["cc_ready"] = _system_wide("cc_ready", driver.cc_ready, complain)
-    return sample
+        sink.add({"error": bounded(str(failure), ERROR_LIMIT_CHARACTERS)})
+        return
+    sink.add({"cards": count})
+    if not count:  # without a card the answer is "none", and none is all there is to say
+        return
+    if MACHINE not in last:
+        _machine(driver, sink, complain)
+    cards = [Card(driver, sink, index) for index in range(count)]
+    begin = [card for card in cards if str(card.index) not in last]
+    for card in begin:
+        card.open()
+    sink.add({"opened": True})
+    for card in begin:
+        card.ask_all()
+    if MACHINE in last:
+        _machine(driver, sink, complain)
+    for index in last:
+        if index != MACHINE and int(index) < count:
+            cards[int(index)].open()
+            cards[int(index)].ask_all()
 
 
-def _count(driver: Driver) -> int:
+def _count(driver: Driver, sink: Sink) -> int:
+    sink.at(None, "count")
     try:
         count = driver.device_count()
     except NvmlFailure as failure:
@@ -73,6 +92,15 @@ def _count(driver: Driver) -> int:
     if count > CARDS_LIMIT:
         raise SampleFailure(f"NVML counts {count} GPUs, more than {CARDS_LIMIT}: not believed")
     return count
+
+
+def _machine(driver: Driver, sink: Sink, complain: Callable[[str], object]) -> None:
+    """What holds for all cards."""
+    sink.at(None, "cc_enabled")
+    enabled, devtools = _cc_modes(driver, complain)
+    sink.add({"machine": {"cc_enabled": enabled, "cc_devtools": devtools}})
+    sink.at(None, "cc_ready")
+    sink.add({"machine": {"cc_ready": _system_wide("cc_ready", driver.cc_ready, complain)}})
 
 
 def _cc_modes(driver: Driver, complain: Callable[[str], object]) -> tuple[bool | None, bool | None]:
@@ -95,64 +123,62 @@ def _system_wide(name: str, ask: Callable[[], T], complain: Callable[[str], obje
         return None
 
 
-def _card(driver: Driver, index: int) -> Value:
-    card: Value = {"index": index, "uuid": "", "pci_bus_id": "", **dict.fromkeys(FIELDS)}
-    entries = Entries()
-    device = entries.ask("device", lambda: driver.device(index))
-    if device is not None:
-        card["uuid"] = entries.text("uuid", lambda: driver.uuid(device))
-        card["pci_bus_id"] = entries.text("pci_bus_id", lambda: driver.pci_bus_id(device))
-        for question in QUESTIONS:
-            _read(driver, device, question, card, entries)
-    card["errors"] = entries.lines
-    return card
+class Card:
+    """One card while it is asked: open(), then ask_all(). A card that cannot be opened is asked nothing more."""
 
+    def __init__(self, driver: Driver, sink: Sink, index: int) -> None:
+        self.index = index
+        self._driver = driver
+        self._sink = sink
+        self._device: Any = None  # Any: the driver's handle
 
-def _read(driver: Driver, device: Any, question: str, card: Value, entries: Entries) -> None:
-    """Ask one question and put what stands of its answer into the card."""
-    answer = entries.ask(question, lambda: driver.ask(question, device))
-    if answer is None:
-        return
-    fields = QUESTIONS[question]
-    given: Value = dict(zip(fields, answer, strict=True))
-    if question == "power":
-        given["power_limit_mw"] = _limit(driver, device)
-    stands, reasons = judge(given)
-    card.update((field, stands[field]) for field in fields)
-    entries.add(question, reasons.get(question, ""))
+    def open(self) -> None:
+        """Get the card's handle, and what it is known by."""
+        self._device, reason = self._asked("device", lambda: self._driver.device(self.index))
+        self._tell("device", {}, reason)
+        if self._device is not None:
+            self._read_text("uuid", self._driver.uuid)
+            self._read_text("pci_bus_id", self._driver.pci_bus_id)
 
+    def ask_all(self) -> None:
+        """Every question of the table, in its order."""
+        if self._device is not None:
+            for question in QUESTIONS:
+                self._read(question)
 
-def _limit(driver: Driver, device: Any) -> int | None:
-    """The enforced power limit if it is one, or None: it only sharpens the judgement and has no place in the contract."""
-    try:
-        limit = driver.power_limit(device)
-    except NvmlFailure:
-        return None
-    return limit if 0 < limit <= POWER_LIMIT_MW else None
+    def _read(self, question: str) -> None:
+        """Ask one question, and tell what stands of its answer."""
+        fields = QUESTIONS[question]
+        answer, reason = self._asked(question, lambda: self._driver.ask(question, self._device))
+        if answer is None:
+            self._tell(question, dict.fromkeys(fields), reason)
+            return
+        given: Value = dict(zip(fields, answer, strict=True))
+        if question == "power":
+            given["power_limit_mw"] = self._limit()
+        stands, reasons = judge(given)
+        self._tell(question, {field: stands[field] for field in fields}, reasons.get(question, ""))
 
+    def _read_text(self, question: str, ask: Callable[[Any], str]) -> None:
+        text, reason = self._asked(question, lambda: ask(self._device))
+        self._tell(question, {question: text or ""}, "the driver returned an empty text" if text == "" else reason)
 
-class Entries:
-    """The errors of one card: one line for each value that is unknown, `<field>: <reason>`."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def add(self, field: str, reason: str) -> None:
-        """Add a line unless `reason` is empty."""
-        if reason:
-            self.lines.append(bounded(f"{field}: {reason}"))
-
-    def ask(self, field: str, question: Callable[[], T]) -> T | None:
-        """The answer, or None with a line."""
+    def _asked(self, question: str, ask: Callable[[], T]) -> tuple[T | None, str]:
+        """The answer, or None and why."""
+        self._sink.at(self.index, question)
         try:
-            return question()
+            return ask(), ""
         except NvmlFailure as failure:
-            self.add(field, str(failure))
-            return None
+            return None, str(failure)
 
-    def text(self, field: str, question: Callable[[], str]) -> str:
-        """The answer, which may not be empty; or "" with a line."""
-        answer = self.ask(field, question)
-        if answer == "":
-            self.add(field, "the driver returned an empty text")
-        return answer or ""
+    def _tell(self, question: str, values: Value, reason: str) -> None:
+        errors = [bounded(f"{question}: {reason}")] if reason else []
+        self._sink.add({"card": self.index, "values": values, "errors": errors})
+
+    def _limit(self) -> int | None:
+        """The enforced power limit if it is one, or None: it only sharpens the judgement and has no place in the contract."""
+        try:
+            limit = self._driver.power_limit(self._device)
+        except NvmlFailure:
+            return None
+        return limit if 0 < limit <= POWER_LIMIT_MW else None

@@ -91,7 +91,7 @@ def _judge_devices(reply: guest_api_pb2.GpuInfoResponse) -> list[Finding]:
         where = f"card {device.index} ({device.pci_bus_id or 'address unknown'})"
         more = f" and {len(device.errors) - _ERRORS_SHOWN} more" if len(device.errors) > _ERRORS_SHOWN else ""
         words = f"{where}: {'; '.join(device.errors[:_ERRORS_SHOWN])}{more}"
-        lost = any(error.startswith("device:") for error in device.errors)
+        lost = any(error.startswith("device:") or "did not answer" in error for error in device.errors)
         advice = "dmesg (Xid) says what happened to it; reset it or reboot the VM"
         if reply.cc_enabled:
             advice += f"; from then on {_KEEP_STARTED}, or it is lost when its first user ends"

@@ -12,11 +12,18 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from guest_transport.process.clock import boottime
 
 # One read takes at most what a pipe holds by default (pipe(7)).
 PIPE_BYTES = 64 * 1024
+
+# Between two looks at a result that comes in many small parts: each look wakes the loop, and nobody waits for a single part. A pipe that
+# was found half full is looked at again at once.
+PAUSE_SECONDS = 0.05
+HALF_FULL_BYTES = PIPE_BYTES // 2
 
 # Where no pidfd is to be had (seccomp, no free descriptor), the end of the process is looked for this often.
 POLL_SECONDS = 0.05
@@ -33,27 +40,37 @@ class Ended:
 
 
 class _Pipe:
-    """Collects what comes out of a pipe, up to a limit, and drops the rest so that the writer never blocks."""
+    """Collects what comes out of a pipe, up to a limit, and drops the rest so that the writer never blocks.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit_bytes: int) -> None:
+    `marks` are done once their text came; `came_at` is when something came last, by the clock of ages.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit_bytes: int, marks: Iterable[bytes] = ()) -> None:
         self._loop = loop
         self._limit = limit_bytes
         self._kept = bytearray()
         self.overflowed = False
-        self.line: asyncio.Future[None] = loop.create_future()
+        self.marks: dict[bytes, asyncio.Future[None]] = {mark: loop.create_future() for mark in marks}
+        self.came_at = boottime()
         self._open = True
+        self._pause: asyncio.TimerHandle | None = None
         self._read_end, self.write_end = os.pipe()
         os.set_blocking(self._read_end, False)
 
     def watch(self, on_overflow: Callable[[], None] | None = None) -> None:
         """Read whenever something comes, until the writers are gone."""
+        self._pause = None
         self._loop.add_reader(self._read_end, self._on_readable, on_overflow)
 
     def _on_readable(self, on_overflow: Callable[[], None] | None) -> None:
+        before = len(self._kept)
         if not self._read_once():
             self._loop.remove_reader(self._read_end)
         elif self.overflowed and on_overflow is not None:
             on_overflow()
+        elif self.marks and len(self._kept) - before < HALF_FULL_BYTES:
+            self._loop.remove_reader(self._read_end)
+            self._pause = self._loop.call_later(PAUSE_SECONDS, self.watch, on_overflow)
 
     def _read_once(self) -> bool:
         """Whether more may come."""
@@ -64,8 +81,11 @@ class _Pipe:
         room = self._limit - len(self._kept)
         self._kept += chunk[:room]
         self.overflowed = self.overflowed or len(chunk) > room
-        if b"\n" in chunk and not self.line.done():
-            self.line.set_result(None)
+        if chunk:
+            self.came_at = boottime()
+        for mark, came in self.marks.items():
+            if not came.done() and mark in self._kept:
+                came.set_result(None)
         return bool(chunk)
 
     @property
@@ -73,15 +93,21 @@ class _Pipe:
         """What was kept until now."""
         return bytes(self._kept)
 
+    def catch_up(self) -> None:
+        """Read what lies in the pipe now."""
+        # As much as a pipe can hold and the limit allows: a grandchild that goes on writing is not followed.
+        for _ in range(self._limit // PIPE_BYTES + 2 if self._open else 0):
+            before = len(self._kept)
+            if not self._read_once() or len(self._kept) == before:
+                break
+
     def drain(self) -> bytes:
         """All that was kept, what still lies in the pipe included; closes it."""
+        self.catch_up()
         if self._open:
             self._open = False
-            # As much as a pipe can hold and the limit allows: a grandchild that goes on writing is not followed.
-            for _ in range(self._limit // PIPE_BYTES + 2):
-                before = len(self._kept)
-                if not self._read_once() or len(self._kept) == before:
-                    break
+            if self._pause is not None:
+                self._pause.cancel()
             self._loop.remove_reader(self._read_end)
             os.close(self._read_end)
         return bytes(self._kept)
@@ -96,6 +122,9 @@ class Child:
 
     `ended` is done once the process is reaped; `on_overflow` is called when stdout exceeds its limit. Everything that is left of its
     group by then is killed. Raises OSError when it cannot be started.
+
+    With `marks`, what counts as its stdout is a pipe on a descriptor of its own, whose number is added to the arguments: a library that
+    prints as it is loaded (LD_PRELOAD) does not get between. Its real stdout then goes where its stderr goes.
     """
 
     def __init__(
@@ -105,23 +134,26 @@ class Child:
         stdout_limit_bytes: int,
         stderr_limit_bytes: int,
         on_overflow: Callable[[], None] | None = None,
+        marks: Sequence[bytes] = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ended] = self._loop.create_future()
         with contextlib.ExitStack() as undo:
-            self._stdout = _Pipe(self._loop, stdout_limit_bytes)
+            self._stdout = _Pipe(self._loop, stdout_limit_bytes, marks)
             undo.callback(self._stdout.drain)
             with contextlib.ExitStack() as ours:
                 ours.callback(self._stdout.close_write_end)
                 self._stderr = _Pipe(self._loop, stderr_limit_bytes)
                 undo.callback(self._stderr.drain)
                 ours.callback(self._stderr.close_write_end)
+                own = (self._stdout.write_end,) if marks else ()
                 self._process = subprocess.Popen(
-                    argv,
+                    [*argv, *map(str, own)],
                     stdin=subprocess.DEVNULL,
-                    stdout=self._stdout.write_end,
+                    stdout=self._stderr.write_end if own else self._stdout.write_end,
                     stderr=self._stderr.write_end,
                     close_fds=True,
+                    pass_fds=own,
                     start_new_session=True,
                 )
             undo.pop_all()
@@ -129,15 +161,26 @@ class Child:
         self._stderr.watch()
         self._watch_end()
 
-    @property
-    def stdout_line(self) -> asyncio.Future[None]:
-        """Done once stdout had the end of a line; never done when it has none."""
-        return self._stdout.line
+    def came(self, mark: bytes) -> asyncio.Future[None]:
+        """Done once stdout had `mark`, one of those given; never done when it does not come."""
+        return self._stdout.marks[mark]
 
     @property
+    def silent_seconds(self) -> float:
+        """How long ago something came on stdout."""
+        return boottime() - self._stdout.came_at
+
     def said_so_far(self) -> tuple[bytes, bytes]:
         """What stdout and stderr had until now, up to their limits."""
         return self._stdout.so_far, self._stderr.so_far
+
+    def catch_up(self) -> None:
+        """Notice what came, and whether the process ended, while this process was stopped or busy: a timer may be due before that."""
+        if not self.ended.done():
+            self._stdout.catch_up()
+            self._stderr.catch_up()
+            if self._has_ended():
+                self._on_end()
 
     @property
     def pid(self) -> int:
@@ -171,14 +214,16 @@ class Child:
         else:
             self._loop.add_reader(self._pidfd, self._on_end)
 
-    def _poll_end(self) -> None:
+    def _has_ended(self) -> bool:
         try:
             # WNOWAIT leaves the zombie, so that its group can still be killed by number.
-            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
             # The agent was started with SIGCHLD ignored, so the kernel reaped it already.
-            ended = True
-        if ended:
+            return True
+
+    def _poll_end(self) -> None:
+        if self._has_ended():
             self._on_end()
         else:
             self._poll = self._loop.call_later(POLL_SECONDS, self._poll_end)

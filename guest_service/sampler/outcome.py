@@ -16,6 +16,8 @@ class OutcomeKind(StrEnum):
 
     SAMPLE = "sample"
     """Devices, some of them perhaps with errors of their own."""
+    PARTIAL = "partial"
+    """Devices, and a call that did not answer in time or ended the collector: what was not reached is unset and has an entry."""
     DRIVER_ERROR = "driver_error"
     """The collector ran well and says why nothing is known: no library, version mismatch, no permission."""
     TIMEOUT = "timeout"
@@ -34,18 +36,25 @@ class OutcomeKind(StrEnum):
 class Outcome:
     """The end of one attempt. `reply` is never changed after this; sample_age_ms is unset in it.
 
-    With any kind but SAMPLE, reply.error is set and everything else in it is unset. `failed_cc_queries` counts the questions about
-    confidential computing that failed in another way than "not supported": they have no place in the contract's message.
+    With any kind but SAMPLE and PARTIAL, reply.error is set and everything else in it is unset. `failed_cc_queries` counts the questions
+    about confidential computing that failed in another way than "not supported": they have no place in the contract's message.
+    `read_seconds_ago` is how long before the end of the attempt the last value was read.
     """
 
     kind: OutcomeKind
     reply: guest_api_pb2.GpuInfoResponse
     took_seconds: float
     failed_cc_queries: int = 0
+    read_seconds_ago: float = 0.0
 
     @property
     def failed(self) -> bool:
         """Whether nothing is known of the GPUs."""
+        return self.kind not in (OutcomeKind.SAMPLE, OutcomeKind.PARTIAL)
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether the driver is to be left alone for a while: a process had to be ended, or nothing is known."""
         return self.kind is not OutcomeKind.SAMPLE
 
 

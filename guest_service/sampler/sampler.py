@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import signal
 from collections.abc import Sequence
 from typing import Any
 
 from guest_service.sampler.child import Child, Ended
-from guest_service.sampler.collector_line import CollectorLineError, parse_line
+from guest_service.sampler.judge import PARTS_LIMIT_BYTES, Attempt, Judgement, judge_ended, judge_late
 from guest_service.sampler.outcome import Outcome, OutcomeKind, failure
+from guest_service.sampler.parts import END, OPENED
 from guest_transport.process.clock import Clock, boottime
-from guest_transport.process.logs import escape
 from guest_transport.process.repeated_lines import about, without_numbers
 from guest_transport.process.start_errors import why_not_started
 
@@ -34,22 +33,19 @@ GRACE_SECONDS = 2.0
 KILL_PATIENCE_SECONDS = 1.0
 # When the agent stops, the collector gets this long for SIGTERM: both waits together stay far below the 5 s of a stop.
 CLOSE_GRACE_SECONDS = 0.5
-# The proxy refuses replies over 1 MiB, so more JSON than that could not be delivered. 8 cards take 4 KiB.
-STDOUT_LIMIT_BYTES = 1024 * 1024
 # A driver library in debug mode prints thousands of lines; the first ones say what is wrong.
 STDERR_LIMIT_BYTES = 16 * 1024
 STDERR_LOGGED_LINES = 20
-# How the collector says on stderr that a question about confidential computing failed (collector/sample.py); counted as a line's begin.
-CC_COMPLAINT = re.compile(rb"^guest-service gpu-info: cc_(?:enabled|devtools|ready): ", re.MULTILINE)
-# Of a reason that the collector gives on stderr as it dies.
-LAST_WORDS_CHARACTERS = 200
+# Kinds of an attempt in which the driver was given its time to start.
+STARTED = (OutcomeKind.SAMPLE, OutcomeKind.PARTIAL, OutcomeKind.TIMEOUT)
 
 
 class Sampler:
-    """Takes samples by running `argv`, which prints one line of JSON and exits with 0.
+    """Takes samples by running `argv`, which tells its parts on the descriptor that is its last argument, and exits with 0.
 
-    sample() returns at the latest `timeout_seconds` after it was called. A process that does not end by itself, in time or within
-    `ending_seconds` after its line, gets SIGTERM, after `grace_seconds` SIGKILL, and is reaped whenever it goes.
+    sample() returns at the latest `timeout_seconds` after it was called; the first one, in which a driver may have to start, has
+    `first_timeout_seconds`, if that is longer, until every card is open. A process that does not end by itself, in time or within
+    `ending_seconds` after its end mark, gets SIGTERM, after `grace_seconds` SIGKILL, and is reaped whenever it goes.
     """
 
     def __init__(
@@ -57,6 +53,7 @@ class Sampler:
         argv: Sequence[str],
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        first_timeout_seconds: float = 0.0,
         ending_seconds: float = ENDING_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
         kill_patience_seconds: float = KILL_PATIENCE_SECONDS,
@@ -64,6 +61,7 @@ class Sampler:
     ) -> None:
         self._argv = tuple(argv)
         self.timeout_seconds = timeout_seconds
+        self.first_timeout_seconds = max(first_timeout_seconds, timeout_seconds)
         self._ending_seconds = ending_seconds
         self._grace_seconds = grace_seconds
         self._kill_patience_seconds = kill_patience_seconds
@@ -73,6 +71,14 @@ class Sampler:
         self._timers: list[asyncio.TimerHandle] = []
         self._closed = False
         self._last_stderr = b""
+        # Cards (or the machine) that did not answer, the latest last; forgotten when all answer.
+        self._unanswered: list[str] = []
+        self._starting = True
+
+    def expect_start(self) -> None:
+        """The driver is gone: when it is there again, it has to start, and the next sample counts as the first."""
+        self._starting = True
+        self._unanswered.clear()
 
     async def sample(self) -> Outcome:
         """Take one sample; whatever goes wrong is the outcome. Cancelling it ends the process."""
@@ -81,41 +87,65 @@ class Sampler:
         if self._child is not None:
             return failure(OutcomeKind.BLOCKED, self._why_blocked(self._child))
         started = self._clock()
+        last = ["--ask-last", ",".join(self._unanswered)] if self._unanswered else []
         try:
             child = Child(
-                self._argv,
-                stdout_limit_bytes=STDOUT_LIMIT_BYTES,
+                [*self._argv, *last, "--parts-to"],
+                stdout_limit_bytes=PARTS_LIMIT_BYTES,
                 stderr_limit_bytes=STDERR_LIMIT_BYTES,
                 on_overflow=self._kill,
+                marks=(OPENED, END),
             )
         except OSError as error:
             return failure(OutcomeKind.NOT_STARTED, f"the GPU collector cannot be started: {why_not_started(error)}")
         self._child = child
         child.ended.add_done_callback(self._on_gone)
         try:
-            await self._wait(child)
+            within = await self._wait(child)
         except asyncio.CancelledError:
             self._terminate(child)
             raise
-        took = self._clock() - started
+        child.catch_up()
+        attempt = Attempt(self._clock() - started, within, child.silent_seconds)
         if child.ended.done() and not child.ended.cancelled():
-            return self._judge(child.ended.result(), took)
-        self._terminate(child)
-        if child.stdout_line.done():
-            log.warning("collector process %d gave its sample and does not end; ending it", child.pid)
-            return self._judge_line(*child.said_so_far, took)
-        log.warning("collector process %d did not answer within %g s; ending it", child.pid, self.timeout_seconds)
-        reason = f"the GPU driver did not answer within {self.timeout_seconds:g} s; the collector was told to end"
-        return failure(OutcomeKind.TIMEOUT, reason, took)
+            ended = child.ended.result()
+            self._log_stderr(ended.stderr)
+            judged = judge_ended(ended, attempt)
+        else:
+            self._terminate(child)
+            judged = judge_late(*child.said_so_far(), attempt)
+        return self._keep(judged, child.pid)
 
-    async def _wait(self, child: Child) -> None:
-        """Until the process ends, its time is over, or it has said its line and had a moment to end."""
-        deadline = asyncio.get_running_loop().time() + self.timeout_seconds
-        either: set[asyncio.Future[Any]] = {child.ended, child.stdout_line}  # Any: which of them it was is asked below
-        await asyncio.wait(either, timeout=self.timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-        if not child.ended.done() and child.stdout_line.done():
-            left = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait({child.ended}, timeout=min(self._ending_seconds, max(0.0, left)))
+    def _keep(self, judged: Judgement, pid: int) -> Outcome:
+        """Remember what did not answer, for the next attempt, and say it."""
+        if judged.remark:
+            log.warning("collector process %d: %s", pid, judged.remark, extra=about(judged.remark))
+        if judged.outcome.kind is OutcomeKind.SAMPLE:
+            self._unanswered.clear()
+        elif judged.unanswered is not None and (place := judged.unanswered.place):
+            self._unanswered = [*(other for other in self._unanswered if other != place), place]
+        if judged.outcome.kind in STARTED:
+            self._starting = False
+        return judged.outcome
+
+    async def _wait(self, child: Child) -> float:
+        """Until the process ends, its time is over, or it has told all and had a moment to end; the bound that held."""
+        loop = asyncio.get_running_loop()
+        within, left = self.timeout_seconds, self.timeout_seconds
+        if self._starting:
+            deadline = loop.time() + self.first_timeout_seconds
+            await _first_of(child.ended, child.came(OPENED), child.came(END), seconds=self.first_timeout_seconds)
+            child.catch_up()
+            if child.came(OPENED).done():
+                left = min(left, deadline - loop.time())
+            else:
+                within, left = self.first_timeout_seconds, 0.0
+        deadline = loop.time() + left
+        await _first_of(child.ended, child.came(END), seconds=left)
+        child.catch_up()
+        if not child.ended.done() and child.came(END).done():
+            await _first_of(child.ended, seconds=min(self._ending_seconds, deadline - loop.time()))
+        return within
 
     async def close(self) -> None:
         """End the process that may run, within CLOSE_GRACE_SECONDS plus KILL_PATIENCE_SECONDS; no other is started."""
@@ -175,29 +205,6 @@ class Sampler:
             timer.cancel()
         self._timers = []
 
-    def _judge(self, ended: Ended, took: float) -> Outcome:
-        self._log_stderr(ended.stderr)
-        if ended.stdout_overflowed:
-            reason = f"the GPU collector printed more than {STDOUT_LIMIT_BYTES} bytes"
-            return failure(OutcomeKind.UNREADABLE, reason, took)
-        sample = self._judge_line(ended.stdout, ended.stderr, took)
-        if ended.status == 0:
-            return sample
-        reason = f"the GPU collector {say_status(ended.status)}{last_words(ended.stderr)}"
-        # By a signal the driver's end can take the process after its line; a status of its own says that the line is none.
-        if ended.status > 0 or sample.kind is OutcomeKind.UNREADABLE:
-            return failure(OutcomeKind.CRASH, reason, took)
-        log.warning("%s, after it had given its sample", reason)
-        return sample
-
-    def _judge_line(self, stdout: bytes, stderr: bytes, took: float) -> Outcome:
-        try:
-            reply = parse_line(stdout)
-        except CollectorLineError as error:
-            return failure(OutcomeKind.UNREADABLE, f"the GPU collector's output is not a sample: {error}", took)
-        kind = OutcomeKind.DRIVER_ERROR if reply.error else OutcomeKind.SAMPLE
-        return Outcome(kind, reply, took, failed_cc_queries=len(CC_COMPLAINT.findall(stderr)))
-
     def _log_stderr(self, stderr: bytes) -> None:
         """Once per change: a driver that complains on every sample would fill the log with one sentence."""
         if stderr and stderr != self._last_stderr:
@@ -209,20 +216,6 @@ class Sampler:
         self._last_stderr = stderr
 
 
-def say_status(status: int) -> str:
-    """`exited with status 3` or `was ended by SIGSEGV`."""
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was ended by {name}"
-
-
-def last_words(stderr: bytes) -> str:
-    """`: ` and the last line of `stderr` on one printable line, or nothing."""
-    lines = stderr.decode("utf-8", "replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    shown = escape(last[:LAST_WORDS_CHARACTERS])
-    return f": {shown}" if shown else ""
+async def _first_of(*futures: asyncio.Future[Any], seconds: float) -> None:  # Any: which of them it was is asked later
+    """Until one of them is done, at most so long."""
+    await asyncio.wait(set(futures), timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)

@@ -38,16 +38,24 @@ def _boottime() -> float:
 
 
 class SimulatedDriver:
-    """The driver of one rack; `now` and `sleep` are the clock it lives by."""
+    """The driver of one rack; `now` and `sleep` are the clock it lives by, `calls` is told before each question."""
 
-    def __init__(self, rack: Rack, now: Callable[[], float] = _boottime, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        rack: Rack,
+        now: Callable[[], float] = _boottime,
+        sleep: Callable[[float], None] = time.sleep,
+        calls: Callable[[str], object] = lambda _: None,
+    ) -> None:
         self._rack = rack
+        self._about_to = calls
         self._cards = tuple(card for card in rack.cards if card.listed)
         self._now = now
         self._sleep = sleep
 
     def start(self) -> None:
         """Take as long as the rack says; raises SampleFailure where its init fails."""
+        self._about_to("nvmlInit_v2")
         if self._rack.init_seconds:
             self._sleep(self._rack.init_seconds)
         if self._rack.fail_init is not None:
@@ -118,6 +126,7 @@ class SimulatedDriver:
         self._rack = replace(self._rack, cc_ready=True)
 
     def _card(self, index: int, question: str) -> RackCard:
+        self._about_to("a simulated call")
         card = self._cards[index]
         failure = card.fail.get(question)
         if failure == "hang":

@@ -30,6 +30,7 @@ def build_telemetry(
     sample_ttl_seconds: float = SAMPLE_TTL_SECONDS,
     failure_backoff_seconds: float = FAILURE_BACKOFF_SECONDS,
     sample_timeout_seconds: float = TIMEOUT_SECONDS,
+    first_sample_timeout_seconds: float = 0.0,
     refresh: Literal["ahead", "lazy"] = "ahead",
     collector: Sequence[str] | None = None,
     clock: Clock = boottime,
@@ -43,7 +44,12 @@ def build_telemetry(
         collector = collector_command(nvml_library=nvml_library, simulate=rack, parent=os.getpid())
     return GpuTelemetry(
         Gate(facts_of(sysfs) if simulate is None else simulated_facts(simulate), clock),
-        Sampler(collector, timeout_seconds=sample_timeout_seconds, clock=clock),
+        Sampler(
+            collector,
+            timeout_seconds=sample_timeout_seconds,
+            first_timeout_seconds=first_sample_timeout_seconds,
+            clock=clock,
+        ),
         ttl_seconds=sample_ttl_seconds,
         backoff_seconds=failure_backoff_seconds,
         ahead=refresh == "ahead",

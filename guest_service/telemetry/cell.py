@@ -28,7 +28,7 @@ SHORTEST_WAIT_SECONDS = 0.001
 
 
 class Cell:
-    """The last outcome. The next sample may start `ttl_seconds` after the end of a sample, `backoff_seconds` after a failure.
+    """The last outcome. The next sample may start `ttl_seconds` after the end of a sample, `backoff_seconds` after one that failed or hung.
 
     `take` takes one sample; `on_outcome` is told of each outcome.
     """
@@ -59,8 +59,9 @@ class Cell:
 
     @property
     def age_seconds(self) -> float:
-        """Age of the outcome, counted from the end of its sample: NVML is read at the end, after 90 % of the time went into nvmlInit."""
-        return max(0.0, self._clock() - self._finished_at)
+        """Age of the outcome, counted from the last value of its sample: NVML is read at the end, after 90 % went into nvmlInit."""
+        read_before = 0.0 if self.outcome is None else self.outcome.read_seconds_ago
+        return max(0.0, self._clock() - self._finished_at + read_before)
 
     @property
     def refreshing(self) -> bool:
@@ -141,9 +142,9 @@ class Cell:
 
     def _keep(self, outcome: Outcome) -> None:
         self._finished_at = self._clock()
-        backing_off = outcome.failed and not self._forgotten
+        backing_off = outcome.backs_off and not self._forgotten
         self._allowed_at = self._finished_at + (self._backoff_seconds if backing_off else self._ttl_seconds)
-        if not outcome.failed:
+        if not outcome.backs_off:
             self._durations.append(outcome.took_seconds)
         self.outcome = None if self._forgotten else outcome
         self._forgotten = False

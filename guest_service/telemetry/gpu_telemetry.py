@@ -30,12 +30,22 @@ WAIT_SLACK_SECONDS = 0.2
 ANSWER_MARGIN_SECONDS = 0.1
 
 NO_SAMPLE_YET = "the first GPU sample is still being taken"
+# Said to a caller that waited for it.
+STILL_NO_SAMPLE = (
+    NO_SAMPLE_YET + ": a driver that starts without persistence mode can take minutes for many cards. The first sample may take "
+    "gpu.first_sample_timeout_seconds ({first:g} s), each later one gpu.sample_timeout_seconds ({later:g} s)"
+)
 
 
 class TakesSamples(Protocol):
     """The sampler, as far as telemetry needs it."""
 
     timeout_seconds: float
+    first_timeout_seconds: float
+
+    def expect_start(self) -> None:
+        """The next sample may find a driver that has to start."""
+        ...
 
     async def sample(self) -> Outcome:
         """One attempt; never raises."""
@@ -105,6 +115,7 @@ class GpuTelemetry:
         reply = self._gate.answer()
         if reply is not None and (reply.error or self._cell.outcome is not None):
             self._cell.forget()
+            self._sampler.expect_start()
         return reply
 
     def last(self, caller: str) -> guest_api_pb2.GpuInfoResponse:
@@ -149,6 +160,9 @@ class GpuTelemetry:
         if self._cell.renewable_before(until) and await self._cell.renewed(until):
             return self._reply()
         outcome = self._cell.outcome
+        if outcome is None and within > 0 and self._clock() >= until:
+            words = STILL_NO_SAMPLE.format(first=self._sampler.first_timeout_seconds, later=self._sampler.timeout_seconds)
+            return guest_api_pb2.GpuInfoResponse(error=words, first_sample_pending=True)
         if outcome is None or outcome.failed:
             return self._reply()
         wanted = "" if max_age_seconds is None else f" that is at most {max_age_seconds:g} s old"

@@ -46,6 +46,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     sample_ttl_seconds = 1
     failure_backoff_seconds = 2.5
     sample_timeout_seconds = 3
+    first_sample_timeout_seconds = 200
     refresh = "lazy"
     nvml_library = "/opt/libnvidia-ml.so.1"
     simulate = "h200"

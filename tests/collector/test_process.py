@@ -112,10 +112,11 @@ def test_a_reader_that_leaves_early_is_no_news(scripted_nvml: Make) -> None:
     assert library.calls("nvmlShutdown") == 3
 
 
-def test_without_a_stdout_it_ends_quietly(scripted_nvml: Make) -> None:
+def test_without_a_stdout_the_result_is_lost_and_that_is_no_success(scripted_nvml: Make) -> None:
     command = collector_command(nvml_library=scripted_nvml("nvmlInit_v2 - * print ready").path)
     closed = run(["bash", "-c", 'exec "$@" >&-', "bash", *command])
-    assert (closed.status, closed.stdout, closed.stderr) == (0, "", "ready\n")
+    said = "ready\nguest-service gpu-info: stdout cannot be written: standard output is closed\n"
+    assert (closed.status, closed.stdout, closed.stderr) == (1, "", said)
 
 
 def test_without_a_stderr_stdout_is_still_one_line(scripted_nvml: Make) -> None:
@@ -123,7 +124,7 @@ def test_without_a_stderr_stdout_is_still_one_line(scripted_nvml: Make) -> None:
     closed = run(["bash", "-c", 'exec "$@" 2>&-', "bash", *command])
     assert closed.status == 0
     assert closed.card["index"] == 0
-    assert run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *command]).status == 0
+    assert run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *command]).status == 1
 
 
 def test_a_full_disk_is_one_line_and_not_success(scripted_nvml: Make) -> None:
@@ -262,6 +263,7 @@ from guest_service.collector.binding import binding_file, load_binding
 from guest_service.collector.loaded_library import Library
 from guest_service.collector.line import to_json
 from guest_service.collector.nvml import Nvml
+from guest_service.collector.parts import Whole
 from guest_service.collector.sample import take_sample
 
 def rss_kib():
@@ -271,7 +273,9 @@ binding = load_binding(binding_file(sys.path))
 def sample():
     library = Library({library!r})
     library.initialize()
-    to_json(take_sample(Nvml(library, binding), lambda line: None))
+    whole = Whole()
+    take_sample(Nvml(library, binding), whole, lambda line: None)
+    to_json(whole.tree)
     library.shutdown()
 
 for _ in range(200):

@@ -71,11 +71,19 @@ def test_more_cards_than_on_the_bus_is_a_note_and_one_less_names_the_card() -> N
     assert words(sample.judge_sample(_sample(_device(0)), CARDS), Verdict.WRONG).endswith("not 0000:5e:00.0")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OutcomeKind if kind is not OutcomeKind.SAMPLE])
+@pytest.mark.parametrize("kind", [kind for kind in OutcomeKind if kind not in (OutcomeKind.SAMPLE, OutcomeKind.PARTIAL)])
 def test_each_kind_of_failed_sample_is_wrong_with_its_reason_and_what_to_do(kind: OutcomeKind) -> None:
     (found,) = sample.judge_sample(failure(kind, "the reason"), CARDS)
     assert (found.verdict, found.seen) == (Verdict.WRONG, "the reason")
     assert found.advice
+
+
+def test_a_card_that_did_not_answer_is_wrong_beside_cards_that_did() -> None:
+    hung = _device(1)
+    hung.errors.append("memory: nvmlDeviceGetMemoryInfo_v2 did not answer within 10 s")
+    seen = words(sample.judge_sample(_sample(_device(0), hung), CARDS), Verdict.WRONG)
+    assert "card 1" in seen
+    assert "nvmlDeviceGetMemoryInfo_v2 did not answer" in seen
 
 
 def _dev(folder: Path, *names: str) -> Path:

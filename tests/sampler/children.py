@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from guest_api import guest_api_pb2
+from guest_contract.card_fields import FIELDS
 
 # A card as one H200 shows it; the memory total does not fit into 32 bits.
 CARD = guest_api_pb2.GpuDevice(
@@ -23,17 +24,25 @@ CARD = guest_api_pb2.GpuDevice(
     temperature_c=31,
     power_usage_mw=79700,
 )
+CARD_KEYS = ("uuid", "pci_bus_id", *FIELDS)
+MACHINE_KEYS = ("cc_ready", "cc_enabled", "cc_devtools")
 SAMPLE = guest_api_pb2.GpuInfoResponse(gpus=[CARD], cc_ready=True, cc_enabled=True)
 
 
-def line_of(message: guest_api_pb2.GpuInfoResponse) -> str:
-    """The line, newline included, that the collector prints for `message`: every key that it knows there, unset as null."""
-    devices = [
-        {field.name: _value(gpu, field.name) for field in gpu.DESCRIPTOR.fields if field.number < 1000} for gpu in message.gpus
+def parts_of(message: guest_api_pb2.GpuInfoResponse) -> str:
+    """The parts, a line each, that the collector tells for `message`: what it was not asked is not there, what has no answer is null."""
+    if message.error:
+        return _lines({"error": message.error}, {"end": True})
+    cards: list[dict[str, object]] = [
+        {"card": card.index, "values": {name: _value(card, name) for name in CARD_KEYS}, "errors": list(card.errors)}
+        for card in message.gpus
     ]
-    there = [field.name for field in message.DESCRIPTOR.fields if field.name != "gpus" and field.number <= 1000]
-    rest = {name: _value(message, name) for name in there}
-    return json.dumps({"gpus": devices, **rest}) + "\n"
+    machine: dict[str, object] = {"machine": {name: _value(message, name) for name in MACHINE_KEYS}}
+    return _lines({"cards": len(cards)}, machine, {"opened": True}, *cards, {"end": True})
+
+
+def _lines(*parts: dict[str, object]) -> str:
+    return "".join(f"{json.dumps(part, separators=(',', ':'))}\n" for part in parts)
 
 
 def _value(message: guest_api_pb2.GpuDevice | guest_api_pb2.GpuInfoResponse, name: str) -> object:
@@ -41,23 +50,23 @@ def _value(message: guest_api_pb2.GpuDevice | guest_api_pb2.GpuInfoResponse, nam
     # mypy cannot know that `name` is one of the message's optional fields.
     if field.has_presence and not message.HasField(name):  # type: ignore[arg-type]
         return None
-    value = getattr(message, name)
-    return list(value) if name == "errors" else value
+    return getattr(message, name)
 
 
 def shell(script: str, *arguments: str) -> list[str]:
-    """argv of a shell that runs `script`, a few milliseconds of work."""
-    return ["/bin/sh", "-c", script, "collector", *arguments]
+    """argv of a shell that runs `script`, a few milliseconds of work; its stdout is the descriptor that the sampler adds."""
+    return ["/bin/sh", "-c", f'for last; do :; done; exec >"/proc/self/fd/$last"; {script}', "collector", *arguments]
 
 
 def prints(text: str) -> list[str]:
-    """argv of a process that prints `text` and exits with 0."""
+    """argv of a process that tells `text` and exits with 0."""
     return shell('printf %s "$1"', text)
 
 
 def python(script: str, *arguments: str) -> list[str]:
-    """argv of a Python without site packages that runs `script`."""
-    return [sys.executable, "-I", "-S", "-c", script, *arguments]
+    """argv of a Python without site packages that runs `script`; its stdout is the descriptor that the sampler adds."""
+    own = "import os, sys; os.dup2(int(sys.argv[-1]), 1); os.close(int(sys.argv[-1]))\n"
+    return [sys.executable, "-I", "-S", "-c", own + script, *arguments]
 
 
 def children_of(pid: int | None = None) -> list[int]:

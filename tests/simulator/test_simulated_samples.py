@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from guest_service.collector import sample as sampling
 from guest_service.collector.command import collector_command
+from guest_service.collector.parts import Whole
 from guest_service.simulator import load_rack
 from guest_service.simulator.driver import SimulatedDriver
 from guest_service.simulator.rack import parse_rack
@@ -49,8 +50,11 @@ def test_eight_cards_are_complete_and_different() -> None:
 
 
 def test_a_rack_without_cards_is_none_and_one_without_a_driver_is_unknown() -> None:
-    assert simulated("none") == sampling.failed("")
-    assert simulated("no-driver") == sampling.failed("NVML cannot start: Driver Not Loaded (9): load the kernel module nvidia")
+    assert simulated("none") == Whole().tree
+    assert simulated("no-driver") == {
+        **Whole().tree,
+        "error": "NVML cannot start: Driver Not Loaded (9): load the kernel module nvidia",
+    }
 
 
 def test_the_public_command_simulates_too() -> None:
@@ -129,13 +133,15 @@ class Time:
 
 
 def take(name: str, time: Time) -> dict[str, Any]:
-    return sampling.take_sample(SimulatedDriver(load_rack(name), time.now, time.sleep), pytest.fail)
+    whole = Whole()
+    sampling.take_sample(SimulatedDriver(load_rack(name), time.now, time.sleep), whole, pytest.fail)
+    return whole.tree
 
 
 def test_init_takes_as_long_as_the_rack_says() -> None:
     time = Time()
     rack = parse_rack(b"init_seconds = 8\n[[card]]\n", "slow")
-    sampling.take_sample(SimulatedDriver(rack, time.now, time.sleep), pytest.fail)
+    sampling.take_sample(SimulatedDriver(rack, time.now, time.sleep), Whole(), pytest.fail)
     assert time.slept == [8.0]
 
 

@@ -23,12 +23,25 @@ TIMEOUT = 10.0
 class PacedSampler:
     """Takes `duration` seconds per sample, gives up after its timeout, fails while `reason` is set; counts and remembers when.
 
+    One that `hangs` has read its values half a second after it began, and then waits until its timeout.
+
     Each sample's temperature is its number, so that replies can be told apart.
     """
 
-    def __init__(self, clock: Clock, duration: float = 0.1, timeout_seconds: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        duration: float = 0.1,
+        timeout_seconds: float = TIMEOUT,
+        first_timeout_seconds: float = TIMEOUT,
+        *,
+        hangs: bool = False,
+    ) -> None:
         self._clock = clock
         self.timeout_seconds = timeout_seconds
+        self.first_timeout_seconds = first_timeout_seconds
+        self.hangs = hangs
+        self.starting = True
         self.duration = duration
         self.reason = ""
         self.cards = 1
@@ -37,6 +50,9 @@ class PacedSampler:
         self.started: list[float] = []
         self.ended: list[tuple[float, bool]] = []
 
+    def expect_start(self) -> None:
+        self.starting = True
+
     async def sample(self) -> Outcome:
         assert not self.running, "two samples at once"
         assert not self.closed, "a sample after close"
@@ -44,14 +60,19 @@ class PacedSampler:
         self.started.append(self._clock())
         number, reason = len(self.started), self.reason
         try:
-            late = self.duration >= self.timeout_seconds
-            await asyncio.sleep(min(self.duration, self.timeout_seconds))
+            bound = self.first_timeout_seconds if self.starting else self.timeout_seconds
+            late = self.duration >= bound
+            await asyncio.sleep(min(self.duration, bound))
+            self.starting = False
             took = self._clock() - self.started[-1]
+            cards = [guest_api_pb2.GpuDevice(index=index, temperature_c=number) for index in range(self.cards)]
+            if self.hangs:
+                cards[-1].errors.append("memory: did not answer")
+                return Outcome(OutcomeKind.PARTIAL, guest_api_pb2.GpuInfoResponse(gpus=cards), took, read_seconds_ago=took - 0.5)
             if late:
                 return failure(OutcomeKind.TIMEOUT, "did not answer", took)
             if reason:
                 return failure(OutcomeKind.DRIVER_ERROR, reason, took)
-            cards = [guest_api_pb2.GpuDevice(index=index, temperature_c=number) for index in range(self.cards)]
             return Outcome(OutcomeKind.SAMPLE, guest_api_pb2.GpuInfoResponse(gpus=cards, cc_enabled=True), took)
         finally:
             self.running = False

@@ -19,7 +19,7 @@ from pathlib import Path
 from guest_api import guest_api_pb2
 from guest_service.telemetry import GpuTelemetry, build_telemetry
 from tests.inventory.sys_tree import SysTree
-from tests.sampler.children import CARD, SAMPLE, children_of, line_of
+from tests.sampler.children import CARD, SAMPLE, children_of, parts_of
 
 # Allocator, caches and counters have their size after this many.
 WARM_UP = 200
@@ -68,9 +68,9 @@ async def soak(folder: Path, samples: int) -> dict[str, object]:
     partial = guest_api_pb2.GpuInfoResponse(gpus=[CARD])
     partial.gpus[0].ClearField("temperature_c")
     partial.gpus[0].errors.append("temperature: Not Supported")
-    (folder / "sample").write_text(line_of(SAMPLE))
-    (folder / "partial").write_text(line_of(partial))
-    (folder / "error").write_text(line_of(guest_api_pb2.GpuInfoResponse(error="Driver/library version mismatch")))
+    (folder / "sample").write_text(parts_of(SAMPLE))
+    (folder / "partial").write_text(parts_of(partial))
+    (folder / "error").write_text(parts_of(guest_api_pb2.GpuInfoResponse(error="Driver/library version mismatch")))
     (folder / "count").write_text("0\n")
     child = folder / "child"
     subprocess.run(["gcc", "-O1", "-static", str(CHILD), "-o", str(child)], check=True)

@@ -14,7 +14,7 @@ from guest_service.simulator import Rack, RackCard
 from guest_service.telemetry import build_telemetry
 from guest_service.telemetry.gate import DRIVER_NOT_LOADED, HELD_FOR_OTHERS, LOOK_AGAIN_SECONDS, Gate, facts_of
 from tests.inventory.sys_tree import SysTree
-from tests.sampler.children import SAMPLE, children_of, line_of, prints
+from tests.sampler.children import SAMPLE, children_of, parts_of, prints
 from tests.telemetry.gate_trace import CALLS, QUESTIONS_PER_CALL, system_calls_in_gate
 from tests.telemetry.rack import TTL, Machine, Rig, temperature
 from tests.telemetry.virtual_time import in_virtual_time
@@ -216,7 +216,7 @@ async def test_a_simulated_rack_tells_the_facts_instead_of_the_machine(
 
 async def test_a_simulated_card_is_sampled_by_a_real_process(tmp_path: Path) -> None:
     rack = Rack("one", (CARD_OF_RACK,))
-    telemetry = build_telemetry(collector=prints(line_of(SAMPLE)), sysfs=tmp_path, simulate=rack)
+    telemetry = build_telemetry(collector=prints(parts_of(SAMPLE)), sysfs=tmp_path, simulate=rack)
     await telemetry.start()
     reply = await telemetry.gpu_info("a")
     assert reply.gpus == SAMPLE.gpus
@@ -240,7 +240,7 @@ def test_a_call_without_a_sample_costs_no_system_call_without_a_card_and_one_sta
 
 async def test_no_child_is_ever_started_without_a_card(tree: SysTree) -> None:
     before = set(children_of())
-    telemetry = build_telemetry(collector=prints(line_of(SAMPLE)), sysfs=tree.root)
+    telemetry = build_telemetry(collector=prints(parts_of(SAMPLE)), sysfs=tree.root)
     await telemetry.start()
     for _ in range(1000):
         await telemetry.gpu_info("a")

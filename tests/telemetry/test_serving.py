@@ -9,7 +9,7 @@ import time
 import pytest
 
 from guest_api import guest_api_pb2
-from guest_service.telemetry.gpu_telemetry import NO_SAMPLE_YET
+from guest_service.telemetry.gpu_telemetry import NO_SAMPLE_YET, STILL_NO_SAMPLE
 from tests.telemetry.rack import BACKOFF, TIMEOUT, TTL, Machine, PacedSampler, Rig, temperature
 from tests.telemetry.virtual_time import in_virtual_time, virtual_loop
 
@@ -51,7 +51,8 @@ async def test_a_call_on_a_cold_cell_is_answered_before_its_own_deadline() -> No
         began = virtual_loop().time()
         reply = await rig.telemetry.gpu_info("caller", timeout_seconds=2.0)
         assert virtual_loop().time() - began == pytest.approx(1.9)
-        assert reply == PENDING
+        words = STILL_NO_SAMPLE.format(first=TIMEOUT, later=TIMEOUT)
+        assert reply == guest_api_pb2.GpuInfoResponse(error=words, first_sample_pending=True)
 
 
 @in_virtual_time
@@ -61,6 +62,49 @@ async def test_a_call_on_a_cold_cell_waits_no_longer_than_the_sample_timeout_and
         reply = await rig.telemetry.gpu_info("caller", timeout_seconds=600)
         assert virtual_loop().time() - began == pytest.approx(TIMEOUT)
         assert reply == guest_api_pb2.GpuInfoResponse(error="did not answer", sample_age_ms=0)
+
+
+@in_virtual_time
+async def test_a_first_sample_that_takes_minutes_is_told_with_both_keys_and_later_calls_wait_for_the_same_one() -> None:
+    async with Rig(sampler=lambda clock: PacedSampler(clock, duration=120.0, first_timeout_seconds=180.0)) as rig:
+        began = virtual_loop().time()
+        reply = await rig.telemetry.gpu_info("impatient")
+        assert virtual_loop().time() - began == pytest.approx(TIMEOUT, abs=1)
+        assert reply.error.startswith(NO_SAMPLE_YET)
+        assert "gpu.first_sample_timeout_seconds (180 s)" in reply.error
+        assert "gpu.sample_timeout_seconds (10 s)" in reply.error
+        assert "persistence mode" in reply.error
+        assert rig.telemetry.last("page").error == NO_SAMPLE_YET
+        await asyncio.sleep(115 - (virtual_loop().time() - began))
+        assert temperature(await rig.telemetry.gpu_info("patient")) == 1
+        assert rig.samples == 1
+
+
+@in_virtual_time
+async def test_a_driver_that_was_unloaded_may_take_its_time_to_start_again() -> None:
+    async with Rig(sampler=lambda clock: PacedSampler(clock, first_timeout_seconds=180.0)) as rig:
+        await asyncio.sleep(1)
+        assert rig.sampler.starting is False
+        rig.machine.driver_loaded = False
+        rig.telemetry.last("page")
+        assert rig.sampler.starting is True
+
+
+@in_virtual_time
+async def test_a_sample_that_was_cut_short_is_served_with_the_age_of_its_values_and_backed_off_from() -> None:
+    async with Rig(ahead=False, sampler=lambda clock: PacedSampler(clock, duration=10.5, hangs=True)) as rig:
+        await asyncio.sleep(10.1)
+        reply = rig.telemetry.last("page")
+        assert (temperature(reply), list(reply.gpus[0].errors)) == (1, ["memory: did not answer"])
+        assert reply.sample_age_ms == pytest.approx(9_600, abs=1)
+        for _ in range(29):
+            await asyncio.sleep(1)
+            rig.telemetry.last("page")
+        assert rig.samples == 1
+        await asyncio.sleep(1)
+        rig.telemetry.last("page")
+        await asyncio.sleep(0)
+        assert rig.samples == 2
 
 
 @in_virtual_time

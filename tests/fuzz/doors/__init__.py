@@ -6,7 +6,7 @@ from tests.fuzz.door import Door
 from tests.fuzz.doors.addresses import ADDRESS
 from tests.fuzz.doors.agent_pages import AGENT_PAGES
 from tests.fuzz.doors.cache_control import CACHE_CONTROL
-from tests.fuzz.doors.collector_line import COLLECTOR_LINE
+from tests.fuzz.doors.collector_parts import COLLECTOR_PARTS
 from tests.fuzz.doors.hybrid_vsock import HYBRID_VSOCK
 from tests.fuzz.doors.log_query import LOG_QUERY
 from tests.fuzz.doors.proxy_pages import PROXY_PAGES
@@ -26,7 +26,7 @@ DOORS: tuple[Door, ...] = (
     STATE_FILE,
     CACHE_CONTROL,
     LOG_QUERY,
-    COLLECTOR_LINE,
+    COLLECTOR_PARTS,
     REPLY,
     HYBRID_VSOCK,
     RELAY,
