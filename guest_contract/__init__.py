@@ -5,6 +5,7 @@
     system_values   a guest's memory and swap, judged
     card_sums       sums over many cards that say of how many
     health          a card's verdict from its values, with reasons and what to do
+    identifiers     what the id of a guest and the key of a label may be
     words           bytes, watts, ages and durations as people read them
 
 It knows the generated contract only and does no I/O. card_fields imports nothing at all: the collector, whose start is counted in

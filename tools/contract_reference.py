@@ -62,7 +62,7 @@ cancelled at the guest.
 
 | situation | status |
 |---|---|
-| the id is empty, longer than 128 bytes, or has other characters than `[A-Za-z0-9._:-]`; a malformed `cache-control` | INVALID_ARGUMENT |
+| the id is empty, `.`, `..`, over 128 bytes, or not of `[A-Za-z0-9._:-]`; a malformed `cache-control` | INVALID_ARGUMENT |
 | no such guest, or none that this caller may see | NOT_FOUND |
 | a guest that the directory calls stopped; a guest that is not the VM that is pinned | FAILED_PRECONDITION |
 | the caller is not known | UNAUTHENTICATED |

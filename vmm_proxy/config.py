@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from guest_transport.addresses import (
     VSOCK_CID_HOST,
     Address,
@@ -29,11 +30,9 @@ from guest_transport.settings.read import read_settings
 from guest_transport.tls import ServerTls
 from guest_transport.tls_settings import TlsSettings, server_tls
 from vmm_proxy.directory.directory import (
-    GUEST_ID_RULE,
     Directory,
     DirectoryError,
     GuestEntry,
-    valid_guest_id,
 )
 from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings, guest_tls
@@ -75,7 +74,7 @@ class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class GuestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[guest]]`, and a file of `directory.dir`: one guest."""
 
-    # The VM's id, by which callers name it: 1 to 128 characters of `[A-Za-z0-9._:-]`.
+    # The VM's id, by which callers name it: 1 to 128 characters of `[A-Za-z0-9._:-]`, and neither `.` nor `..`.
     id: str
     # Where its agent listens: vsock:CID:PORT, hvsock:/path/to/socket:PORT, unix:/path or HOST:PORT. No two running guests may share one.
     address: str

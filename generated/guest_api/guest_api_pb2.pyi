@@ -33,7 +33,7 @@ class Id(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The VM's id: 1 to 128 characters of [A-Za-z0-9._:-], as the host's directory of guests knows it."""
+    """The VM's id: 1 to 128 characters of [A-Za-z0-9._:-], neither . nor .., as the host's directory of guests knows it."""
     def __init__(
         self,
         *,

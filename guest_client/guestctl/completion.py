@@ -9,7 +9,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from guest_client.guestctl.request import Subject, valid_guest_id
+from guest_client.guestctl.request import Subject
+from guest_contract.identifiers import valid_guest_id
 
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_GUESTCTL_COMPLETE"

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import click
 
 from guest_client.guestctl.completion import complete_guest_ids
-from guest_client.guestctl.request import DEFAULT_PROXY, Output, valid_guest_id
+from guest_client.guestctl.request import DEFAULT_PROXY, Output
+from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id, valid_label_key
 
 PROXY_VARIABLE = "GUESTCTL_PROXY"
 # Options whose value may come from the environment, for the proxy alone: a guest is never shown what is meant for the proxy.
@@ -24,8 +25,6 @@ ACCESS_VARIABLES = {
     "key": "GUESTCTL_KEY",
     "token_file": "GUESTCTL_TOKEN_FILE",
 }
-# What the proxy allows as the name of a label.
-_LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 _COMMA = re.compile(r"(?<!\\),")
 
 F = TypeVar("F", bound=Callable[..., Any])  # Any: a click callback takes what its options give
@@ -61,7 +60,7 @@ class GuestId(click.ParamType[str]):
         text = str(value)
         if text and not valid_guest_id(text):
             hint = "; give several ids apart, with spaces" if "," in text else ""
-            self.fail(f"{text[:128]!r} is no guest id: 1 to 128 characters of [A-Za-z0-9._:-]{hint}", param, ctx)
+            self.fail(f"{text[:128]!r} is no guest id: {GUEST_ID_RULE}{hint}", param, ctx)
         return text
 
 
@@ -77,7 +76,7 @@ class Selector(click.ParamType[tuple[tuple[str, str], ...]]):
         pairs = []
         for part in _COMMA.split(str(value)):
             key, equals, wanted = part.partition("=")
-            if not equals or not _LABEL_KEY.fullmatch(key):
+            if not equals or not valid_label_key(key):
                 hint = "guests are chosen by giving their ids as arguments" if not equals else "only KEY=VALUE is known"
                 self.fail(f"{part[:128]!r} is no KEY=VALUE ({hint}; a comma in a value is written \\,)", param, ctx)
             pairs.append((key, wanted.replace("\\,", ",")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -11,15 +10,6 @@ from guest_contract.card_fields import ROWS
 
 # Where the proxy listens unless its configuration says otherwise.
 DEFAULT_PROXY = "unix:/run/vmm-proxy/vmm-proxy.sock"
-
-
-# What the contract allows as an id.
-_GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-
-def valid_guest_id(text: str) -> bool:
-    """Whether a guest can have this id."""
-    return _GUEST_ID.fullmatch(text) is not None
 
 
 class Subject(Enum):

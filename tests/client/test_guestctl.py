@@ -249,6 +249,8 @@ def test_a_younger_sample_can_be_demanded(capsys: pytest.CaptureFixture[str], fl
         (["gpu", "vm1,vm2"], "give several ids apart"),
         (["list", "vm1,vm2"], "give several ids apart"),
         (["top", "../../etc/x"], "no guest id"),
+        (["info", ".."], "neither . nor .."),
+        (["gpu", "vm1", "."], "neither . nor .."),
         (["list", "-l", "vm1,vm2"], "'vm1' is no KEY=VALUE"),
         (["watch", "-l", "rack=a,b"], "'b' is no KEY=VALUE"),
         (["top", "-l", "rack!=a"], "only KEY=VALUE"),

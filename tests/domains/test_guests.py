@@ -69,6 +69,7 @@ def test_a_name_is_a_printable_label_of_bounded_length(
         (Domain(ONE, "n", 1), "CID 1 is no guest's"),
         (Domain(ONE, "n", 2), "CID 2 is no guest's"),
         (Domain("../etc", "n", 3), "UUID must be"),
+        (Domain("..", "n", 3), "UUID must be"),
         (Domain(ONE, "n", 3, ("nonsense",)), "no PCI address"),
         (Domain(ONE, "n", 3, tuple(f"0000:{bus:02x}:00.0" for bus in range(65))), "at most 64"),
         (Domain(ONE, "n", problem="its XML is refused: has a DOCTYPE"), "DOCTYPE"),

@@ -35,6 +35,7 @@ def written(folder: Path, text: str) -> Path:
         ("[directory]\ndir = '/no/such/folder'\n", "directory.dir"),
         ("[directory]\ndir = 'here'\n", "directory.dir"),
         ("[[guest]]\nid = 'a/b'\naddress = 'vsock:3:1'\n", "guest[0].id: must be 1 to 128 characters"),
+        ("[[guest]]\nid = '..'\naddress = 'vsock:3:1'\n", "guest[0].id: must be 1 to 128 characters"),
         ("[[guest]]\nid = 'vm1'\n", "guest[0].address: missing"),
         (GUEST + "[[guest]]\nid = 'vm2'\naddress = 'vsock:3'\n", "guest[1].address: 'vsock:3'"),
         ("[[guest]]\nid = 'a'\naddress = '127.0.0.1:0'\n", "guest[0].address: 127.0.0.1:0 cannot be dialled"),

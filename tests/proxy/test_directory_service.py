@@ -109,6 +109,8 @@ async def test_an_update_replaces_the_whole_entry(proxy: Proxy, file: Path) -> N
         (fleet_pb2.GuestEntry(id="vm1", address="vsock:9:1"), grpc.StatusCode.ALREADY_EXISTS),
         (fleet_pb2.GuestEntry(id="vm2", address="vsock:3:8000"), grpc.StatusCode.ALREADY_EXISTS),
         (fleet_pb2.GuestEntry(id="a/b", address="vsock:9:1"), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id=".", address="vsock:9:1"), grpc.StatusCode.INVALID_ARGUMENT),
+        (fleet_pb2.GuestEntry(id="..", address="vsock:9:1"), grpc.StatusCode.INVALID_ARGUMENT),
         (fleet_pb2.GuestEntry(id="vm2", address="nonsense"), grpc.StatusCode.INVALID_ARGUMENT),
         (fleet_pb2.GuestEntry(id="vm2", address="10.0.0.1:1"), grpc.StatusCode.INVALID_ARGUMENT),
         (fleet_pb2.GuestEntry(id="vm2", address="vsock:9:1", labels={"a\nb": "c"}), grpc.StatusCode.INVALID_ARGUMENT),

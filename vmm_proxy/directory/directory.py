@@ -16,15 +16,11 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from guest_transport.addresses import Address
 from vmm_proxy.directory.guest_tls import GuestTls
-
-GUEST_ID_RULE = "1 to 128 characters of [A-Za-z0-9._:-]"
-_GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class DirectoryError(Exception):
@@ -71,11 +67,6 @@ class GuestEntry:
 
 # Called after a change with the entry before and the entry after; None stands for no entry.
 Listener = Callable[[GuestEntry | None, GuestEntry | None], None]
-
-
-def valid_guest_id(text: str) -> bool:
-    """Whether `text` keeps GUEST_ID_RULE; an id that does never leaves a file name, a log line or a label."""
-    return _GUEST_ID.fullmatch(text) is not None
 
 
 def _makes_way(known: GuestEntry, entry: GuestEntry) -> bool:

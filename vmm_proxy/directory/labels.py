@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
+from guest_contract.identifiers import LABEL_KEY_RULE, valid_label_key
 from guest_transport.errors import SettingsError
 
 LABELS_LIMIT = 32
 LABEL_VALUE_LIMIT_BYTES = 256
-LABEL_KEY_RULE = "1 to 63 characters of [A-Za-z0-9._/-]"
-_LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 
 
 def check_labels(labels: dict[str, str], where: str) -> dict[str, str]:
@@ -17,7 +14,7 @@ def check_labels(labels: dict[str, str], where: str) -> dict[str, str]:
     if len(labels) > LABELS_LIMIT:
         raise SettingsError(f"{where}: at most {LABELS_LIMIT} labels are allowed")
     for key, value in labels.items():
-        if not _LABEL_KEY.fullmatch(key):
+        if not valid_label_key(key):
             raise SettingsError(f"{where}: a key must be {LABEL_KEY_RULE}, not {key[:80]!a}")
         if not value.isprintable() or len(value.encode()) > LABEL_VALUE_LIMIT_BYTES:
             raise SettingsError(f"{where}.{key}: must be printable and at most {LABEL_VALUE_LIMIT_BYTES} bytes")

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
+from guest_contract.identifiers import valid_guest_id
 from guest_fleet.v1 import fleet_pb2
-from vmm_proxy.directory.directory import GuestEntry, valid_guest_id
+from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.selector import Guests, selection
 from vmm_proxy.fleet.info_refresh import Looks
 from vmm_proxy.fleet.outbox import MESSAGE_BYTES

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from guest_metrics.exposition import Format, negotiate
 from guest_metrics.scrape_time import SCRAPE_TIMEOUT_HEADER, page_seconds
 from guest_transport.http.answers import answer, answer_blocks
-from vmm_proxy.directory.directory import GUEST_ID_RULE, valid_guest_id
 from vmm_proxy.metrics.last_answers import LastKnown
 from vmm_proxy.pages.parts import PageParts
 

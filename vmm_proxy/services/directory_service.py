@@ -12,19 +12,18 @@ from typing import Any, TypeVar
 
 import grpc
 
+from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.errors import SettingsError
 from guest_transport.process.repeated_lines import EVERY_ONE, about
 from guest_transport.server.grpc_server import Service
 from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory.directory import (
-    GUEST_ID_RULE,
     AddressTakenError,
     AlreadyKnownError,
     DirectoryError,
     GuestEntry,
     UnknownGuestError,
-    valid_guest_id,
 )
 from vmm_proxy.directory.registered import SOURCE, NotKeptError, RegisteredGuests, TooManyError
 from vmm_proxy.errors import refuse

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import grpc
 
-from vmm_proxy.directory.directory import GUEST_ID_RULE, Directory, GuestEntry, valid_guest_id
+from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
+from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.guest_tls import GuestTls, tls_for
 from vmm_proxy.upstream.grpc_errors import CallError, not_known
 from vmm_proxy.upstream.limits import PROXY_CALLS, Slots

@@ -456,7 +456,7 @@ class GuestEntry(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The VM's id: 1 to 128 characters of [A-Za-z0-9._:-]."""
+    """The VM's id: 1 to 128 characters of [A-Za-z0-9._:-]; the names . and .. are refused."""
     address: _builtins.str
     """Where the guest listens: vsock:CID:PORT, hvsock:/path:PORT, unix:/path or HOST:PORT."""
     state: Global___DesiredState.ValueType

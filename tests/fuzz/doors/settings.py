@@ -24,7 +24,7 @@ from vmm_proxy.directory.folder import FolderReader
 # One line of a terminal's window is 200 characters; a message quotes keys and values cut to this in all.
 MESSAGE_LIMIT = 1000
 # What the contract allows as a guest's id: nothing in it leaves a file name, a log line or a label.
-GUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+GUEST_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}")
 
 
 def _reading(name: str, read: Callable[[Path], object], refusal: type[Exception] = SettingsError) -> Callable[[bytes], None]:

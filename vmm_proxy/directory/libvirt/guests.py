@@ -13,17 +13,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
 from guest_transport.process.logs import escape
 from vmm_proxy.config import check_gpus
 from vmm_proxy.directory.directory import (
-    GUEST_ID_RULE,
     AlreadyKnownError,
     Directory,
     DirectoryError,
     GuestEntry,
-    valid_guest_id,
 )
 from vmm_proxy.directory.labels import LABEL_VALUE_LIMIT_BYTES
 from vmm_proxy.directory.libvirt.follower import Follower, reporter_command
