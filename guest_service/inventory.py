@@ -15,7 +15,10 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+
+from guest_contract.pci_address import PciAddress
 
 NVIDIA = 0x10DE
 
@@ -32,34 +35,9 @@ ATTRIBUTE_LIMIT_BYTES = 64
 # vfio-pci, its variants for one vendor (nvgrace-gpu-vfio-pci), and what Xen and QEMU used before it.
 _HOLDS_FOR_OTHERS = re.compile(r"(^|[-_])vfio([-_]|$)|^pci-stub$|^(xen-)?pciback$")
 
-# The domain has four digits or more: VMD and some hypervisors count past 16 bits. NVML writes eight, people often none.
-_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
-
 
 class InventoryError(Exception):
     """The bus, or a device on it, cannot be read; the message is one line that names the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class PciAddress:
-    """Where a function sits, comparable whatever way it was written; the domain is kept whole."""
-
-    domain: int
-    bus: int
-    device: int
-    function: int
-
-    @staticmethod
-    def parse(text: str) -> PciAddress | None:
-        """The address in `text` as sysfs, NVML or a person writes it (domain 0 when left out); None when it is none."""
-        found = _ADDRESS.fullmatch(text.strip())
-        if found is None:
-            return None
-        domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
-        return PciAddress(domain, bus, device, function) if device < 32 else None
-
-    def __str__(self) -> str:
-        return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.{self.function}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +174,7 @@ def _read_bus(bus: Path) -> Inventory:
                 unreadable.append(Unreadable(reason, _may_be_nvidia(folder)))
         else:
             cards += [] if found is None else [found]
-    return Inventory(tuple(card for _, card in sorted(cards, key=_by_address)), tuple(unreadable))
+    return Inventory(tuple(card for _, card in sorted(cards, key=itemgetter(0))), tuple(unreadable))
 
 
 def _was_unplugged(folder: Path) -> bool:
@@ -225,7 +203,7 @@ def simulated_inventory(bus_ids: Iterable[str]) -> Inventory:
         if address is None:
             raise InventoryError(f"{text!r} is not a PCI address such as 0000:3b:00.0")
         cards.append((address, Card(str(address), NVIDIA, None, 0x030200, "nvidia", virtual_function=False)))
-    return Inventory(tuple(card for _, card in sorted(cards, key=_by_address)))
+    return Inventory(tuple(card for _, card in sorted(cards, key=itemgetter(0))))
 
 
 def holds_for_others(driver: str | None) -> bool:
@@ -236,11 +214,6 @@ def holds_for_others(driver: str | None) -> bool:
 def bound_driver(sysfs: Path, pci_bus_id: str) -> str | None:
     """The driver that holds the device now, None when there is none: one readlink."""
     return _linked_name(sysfs / "bus/pci/devices" / pci_bus_id / "driver")
-
-
-def _by_address(found: tuple[PciAddress, Card]) -> tuple[int, int, int, int]:
-    address = found[0]
-    return address.domain, address.bus, address.device, address.function
 
 
 def _read_card(folder: Path) -> tuple[PciAddress, Card] | None:

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
+from guest_contract.pci_address import PciAddress
 from guest_transport.addresses import (
     VSOCK_CID_HOST,
     Address,
@@ -46,7 +47,6 @@ from vmm_proxy.policy.settings import AccessSettings, access_rules
 DEFAULT_LISTEN = "unix:/run/vmm-proxy/vmm-proxy.sock"
 # More cards than a machine holds, fewer than would bloat a page.
 GPUS_LIMIT = 64
-_PCI_ADDRESS = re.compile(r"([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 # An instance_id is a hash of 20 or 32 bytes; 64 leaves room for a longer one.
 INSTANCE_ID_LIMIT_BYTES = 64
 
@@ -189,7 +189,7 @@ def check_gpus(gpus: Iterable[str], where: str) -> tuple[str, ...]:
     if len(addresses) > GPUS_LIMIT:
         raise SettingsError(f"{where}: at most {GPUS_LIMIT} PCI addresses are allowed")
     for address in addresses:
-        if not _PCI_ADDRESS.fullmatch(address):
+        if PciAddress.parse(address) is None:
             raise SettingsError(f"{where}: {address[:80]!a} is no PCI address such as 0000:3b:00.0")
     return addresses
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from guest_api import guest_api_pb2
 from guest_contract.health import Level, judge_card
+from guest_contract.pci_address import PciAddress
 from guest_service.collector.command import collector_command
 from guest_service.doctor.cards import cards_for_nvml
 from guest_service.doctor.machine import Guest
-from guest_service.inventory import Card, PciAddress
+from guest_service.inventory import Card
 from guest_service.sampler import Outcome, OutcomeKind, Sampler
 from guest_service.sampler.sampler import TIMEOUT_SECONDS
 from guest_transport.doctor.checks import in_thread

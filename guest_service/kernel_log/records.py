@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from guest_service.inventory import PciAddress
+from guest_contract.pci_address import PciAddress
 
 # A line of the driver is under 1 KB (the kernel's own limit of a record's text); more is no record of ours.
 RECORD_LIMIT_BYTES = 8192

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from guest_api import guest_api_pb2
-from guest_service.inventory import PciAddress
+from guest_contract.pci_address import PciAddress
 from guest_service.kernel_log.records import Xid
 
 # Some 100 numbers exist and a guest has up to 16 cards and 6 switches; a card that reports 64 different ones is as sick as it can be.
@@ -54,15 +54,11 @@ class Xids:
 
     def write_to(self, reply: guest_api_pb2.GpuInfoResponse, now: float) -> None:
         """Give each card of `reply` its counts, and the reply itself the rest: all, where it is an error and has no cards."""
-        cards = {
-            (address.domain, address.bus, address.device): card
-            for card in reply.gpus
-            if (address := PciAddress.parse(card.pci_bus_id))
-        }
-        for (address, nvswitch), numbers in sorted(self._counts.items(), key=lambda item: str(item[0])):
-            card = None if nvswitch else cards.get((address.domain, address.bus, address.device))
+        cards = {address.slot: card for card in reply.gpus if (address := PciAddress.parse(card.pci_bus_id))}
+        for (address, nvswitch), numbers in sorted(self._counts.items()):
+            card = None if nvswitch else cards.get(address)
             target = reply.unplaced_xids if card is None else card.xids
-            written = "" if card is not None else f"{address.domain:08x}:{address.bus:02x}:{address.device:02x}.0"
+            written = "" if card is not None else address.as_nvml
             target.extend(_messages(numbers, written, nvswitch, now))
 
 

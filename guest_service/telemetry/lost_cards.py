@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from guest_api import guest_api_pb2
-from guest_service.inventory import Inventory, PciAddress
+from guest_contract.pci_address import PciAddress
+from guest_service.inventory import Inventory
 
 # A guest has at most a few dozen addresses in its life; a driver that invents new ones all the time must not fill the memory.
 NAMES_LIMIT = 1024
@@ -43,7 +44,7 @@ class KnownCards:
 
     def _give(self, device: guest_api_pb2.GpuDevice, address: PciAddress | None) -> None:
         if address is not None:
-            device.uuid, device.pci_bus_id = self._names.get(address, ("", _as_nvml_writes(address)))
+            device.uuid, device.pci_bus_id = self._names.get(address, ("", address.as_nvml))
 
     def _learn(self, devices: Iterable[guest_api_pb2.GpuDevice], places: dict[int, PciAddress]) -> None:
         self._places = places
@@ -67,7 +68,3 @@ def _by_elimination(
     bus = {address for card in inventory.nvidia_cards if (address := PciAddress.parse(card.pci_bus_id))}
     left = bus - set(shown.values())
     return {lost[0].index: left.pop()} if len(left) == 1 else {}
-
-
-def _as_nvml_writes(address: PciAddress) -> str:
-    return f"{address.domain:08X}:{address.bus:02X}:{address.device:02X}.{address.function:X}"

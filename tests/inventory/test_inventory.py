@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guest_contract.pci_address import PciAddress
 from guest_service.inventory import (
     UNKNOWN,
     Inventory,
     InventoryError,
-    PciAddress,
     bound_driver,
     parse_number,
     read_inventory,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
-from guest_service.inventory import PciAddress
+from guest_contract.pci_address import PciAddress
 from guest_service.kernel_log.reader import RECORDS_AT_A_TIME, KernelLog
 from guest_service.kernel_log.records import Appeared, Xid, parse
 from guest_service.kernel_log.xids import ADDRESSES, NUMBERS_PER_ADDRESS, Xids
@@ -133,7 +133,7 @@ async def test_an_address_that_is_no_card_here_and_a_switch_are_unplaced(kernel_
     reply = kernel_log.answer()
     assert [(x.xid, x.pci_bus_id, x.nvswitch) for x in reply.unplaced_xids] == [
         (79, "00000000:99:00.0", False),
-        (24007, "00000000:c1:00.0", True),
+        (24007, "00000000:C1:00.0", True),
     ]
 
 

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
+from guest_contract.pci_address import PciAddress
+
 # A domain with hundreds of devices takes 200 kB; libvirt itself sends at most 4 MiB of text.
 XML_LIMIT_CHARACTERS = 1024 * 1024
 # domain/devices/hostdev/source/address is 5 deep, and libvirt's own elements end at about 10.
@@ -26,8 +28,6 @@ _NUMBER = re.compile(r"0x[0-9A-Fa-f]{1,8}|[0-9]{1,10}")
 CID_LIMIT = 0xFFFFFFFE
 # Widths of the parts of a PCI address; Linux writes domains of VMD and Hyper-V with more than 16 bits.
 _PCI_LIMITS = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "function": 0x7}
-
-PciAddress = tuple[int, int, int, int]
 
 
 class DomainXmlError(ValueError):
@@ -86,9 +86,9 @@ class _Reading:
 
     def facts(self) -> DomainFacts:
         # A device without an address in the guest keeps its place behind those that have one.
-        behind: PciAddress = (1 << 33, 0, 0, 0)
+        behind = PciAddress(1 << 33, 0, 0, 0)
         in_guest_order = sorted(self.hostdevs, key=lambda hostdev: hostdev.guest or behind)
-        return DomainFacts(self.cid, tuple(_shown(hostdev.host) for hostdev in in_guest_order if hostdev.host))
+        return DomainFacts(self.cid, tuple(str(hostdev.host) for hostdev in in_guest_order if hostdev.host))
 
 
 def read_domain(xml: str) -> DomainFacts:
@@ -112,8 +112,7 @@ def _refuse_doctype(*_declaration: object) -> None:
 
 
 def _pci(attributes: dict[str, str]) -> PciAddress:
-    domain, bus, slot, function = (_number(attributes, part, limit) for part, limit in _PCI_LIMITS.items())
-    return domain, bus, slot, function
+    return PciAddress(*(_number(attributes, part, limit) for part, limit in _PCI_LIMITS.items()))
 
 
 def _number(attributes: dict[str, str], name: str, limit: int) -> int:
@@ -124,8 +123,3 @@ def _number(attributes: dict[str, str], name: str, limit: int) -> int:
     if number > limit:
         raise DomainXmlError(f"{name} is more than {limit:#x}")
     return number
-
-
-def _shown(address: PciAddress) -> str:
-    domain, bus, slot, function = address
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
