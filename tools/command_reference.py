@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from guest_client.guestctl.commands import guestctl
-from guest_client.guestctl.options import SHARED
+from guest_client.guestctl.request import SHARED
 from guest_service.cli import doors
 from tools.markdown_text import cell, code, note, table, text
 from vmm_proxy.cli import main as vmm_proxy

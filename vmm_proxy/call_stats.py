@@ -14,7 +14,7 @@ from typing import Self
 
 import grpc
 
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError
 
 # A guest on the same host answers in a few milliseconds; the product's own bound is 20 s.
 DURATION_BOUNDS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)

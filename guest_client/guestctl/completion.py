@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from guest_client.guestctl.reading import read_question
 from guest_client.guestctl.request import Subject
 from guest_contract.identifiers import valid_guest_id
 
@@ -31,7 +32,6 @@ def script(shell: str, command: click.Command) -> str:
 def complete_guest_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids that begin with `incomplete`; none when the proxy does not say."""
     from guest_client.guestctl.connect import guest_ids  # noqa: PLC0415 - gRPC loads only when a call is made
-    from guest_client.guestctl.reading import read_question  # noqa: PLC0415 - it is made of the options that are completed here
 
     try:
         found = guest_ids(read_question(context, Subject.LIST), COMPLETION_SECONDS)

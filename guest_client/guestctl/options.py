@@ -14,17 +14,9 @@ from typing import Any, TypeVar
 import click
 
 from guest_client.guestctl.completion import complete_guest_ids
-from guest_client.guestctl.request import DEFAULT_PROXY, Output
+from guest_client.guestctl.request import ACCESS_VARIABLES, DEFAULT_PROXY, PROXY_VARIABLE, Output
 from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id, valid_label_key
 
-PROXY_VARIABLE = "GUESTCTL_PROXY"
-# Options whose value may come from the environment, for the proxy alone: a guest is never shown what is meant for the proxy.
-ACCESS_VARIABLES = {
-    "ca": "GUESTCTL_CA",
-    "cert": "GUESTCTL_CERT",
-    "key": "GUESTCTL_KEY",
-    "token_file": "GUESTCTL_TOKEN_FILE",
-}
 _COMMA = re.compile(r"(?<!\\),")
 
 F = TypeVar("F", bound=Callable[..., Any])  # Any: a click callback takes what its options give
@@ -99,7 +91,6 @@ _SEEN_BY_ALL = (
     click.option("--guest", metavar="ADDR", help="Ask the one guest that listens there, without a proxy."),
     click.option("--proxy", metavar="ADDR", help=f"Ask this proxy (default: ${PROXY_VARIABLE}, else {DEFAULT_PROXY})."),
 )
-SHARED = ("output", "timeout", "guest", "proxy", "tls", "ca", "cert", "key", "token_file")
 
 
 def _access_options(*, hidden: bool) -> tuple[Callable[[F], F], ...]:

@@ -8,8 +8,17 @@ from typing import Any
 
 import click
 
-from guest_client.guestctl.options import ACCESS_VARIABLES, PROXY_VARIABLE, SHARED
-from guest_client.guestctl.request import DEFAULT_PROXY, Access, Chosen, Output, Question, Subject
+from guest_client.guestctl.request import (
+    ACCESS_VARIABLES,
+    DEFAULT_PROXY,
+    PROXY_VARIABLE,
+    SHARED,
+    Access,
+    Chosen,
+    Output,
+    Question,
+    Subject,
+)
 
 # Questions about all guests of a host, or about the host itself; a guest has no answer.
 _OF_A_PROXY = {Subject.LIST, Subject.TOP, Subject.WATCH}

@@ -9,6 +9,16 @@ from pathlib import Path
 from guest_contract.card_fields import ROWS
 
 # Where the proxy listens unless its configuration says otherwise.
+PROXY_VARIABLE = "GUESTCTL_PROXY"
+# Options whose value may come from the environment, for the proxy alone: a guest is never shown what is meant for the proxy.
+ACCESS_VARIABLES = {
+    "ca": "GUESTCTL_CA",
+    "cert": "GUESTCTL_CERT",
+    "key": "GUESTCTL_KEY",
+    "token_file": "GUESTCTL_TOKEN_FILE",
+}
+# The options that every command has, before or after its name.
+SHARED = ("output", "timeout", "guest", "proxy", "tls", "ca", "cert", "key", "token_file")
 DEFAULT_PROXY = "unix:/run/vmm-proxy/vmm-proxy.sock"
 
 

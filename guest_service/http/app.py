@@ -31,8 +31,6 @@ def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event |
         return PlainTextResponse("ok\n")
 
     async def readyz(_request: Request) -> Response:
-        if not parts.listening():
-            return PlainTextResponse("not ready: not every address is listened on yet\n", 503)
         if not parts.telemetry.ready:
             return PlainTextResponse("not ready: no GPU sample has ended yet\n", 503)
         return PlainTextResponse("ready\n")

@@ -105,7 +105,6 @@ class HttpParts:
     system: SharedLook[guest_api_pb2.SystemInfo]
     process: SharedLook[ProcessFigures]
     containers: ContainerBoard
-    listening: Callable[[], bool]
     version: str
     now: Callable[[], float]
 
@@ -118,7 +117,6 @@ class HttpParts:
         engine: ContainerReader,
         switches: Callable[[], Switches],
         version: str,
-        listening: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> HttpParts:
@@ -130,7 +128,6 @@ class HttpParts:
             system=SharedLook("system facts", system.read),
             process=SharedLook("process figures", in_thread(read_process)),
             containers=ContainerBoard(SharedLook("container list", engine.list), clock=clock),
-            listening=listening,
             version=version,
             now=now,
         )

@@ -60,10 +60,6 @@ class Notifier:
         """Calls in flight are being finished."""
         self._tell("STOPPING=1", *_status(status))
 
-    def status(self, status: str) -> None:
-        """One line for `systemctl status`."""
-        self._tell(*_status(status))
-
     def watchdog(self) -> None:
         """Still alive."""
         self._tell("WATCHDOG=1")

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from guest_client import errors
-from guest_client.guestctl import cli, options, run
+from guest_client.guestctl import cli, request, run
 from guest_client.guestctl.request import DEFAULT_PROXY, Subject
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,9 +38,9 @@ def test_every_error_and_every_exit_status_is_documented() -> None:
     statuses = {*cli.EXIT_STATUSES, *run.EXIT_STATUS.values()}
     assert {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == statuses
     assert DEFAULT_PROXY in page
-    for variable in (options.PROXY_VARIABLE, *options.ACCESS_VARIABLES.values()):
+    for variable in (request.PROXY_VARIABLE, *request.ACCESS_VARIABLES.values()):
         assert f"`{variable}`" in page
-    for name in options.SHARED:
+    for name in request.SHARED:
         flag = "-o" if name == "output" else f"--{name.replace('_', '-')}"
         assert f"{flag} " in page or f"`{flag}`" in page
     for subject in Subject:

@@ -15,12 +15,12 @@ from guest_contract.card_fields import ROWS, Field, page_title
 from guest_transport.addresses import UnixAddress
 from tests.http.guests import h200s
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.errors import CallError
 from vmm_proxy.metrics.last_answers import KEEP_SECONDS, LastKnown
 from vmm_proxy.pages.dashboard.history import CARDS_LIMIT, SLOT_SECONDS, SLOTS, History
 from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.dashboard.summary import summary
 from vmm_proxy.pages.dashboard.view import GuestRows, graph_line, guest_rows
-from vmm_proxy.upstream.grpc_errors import CallError
 
 ENTRY = GuestEntry("vm-a", UnixAddress("/nowhere"), labels={"rack": "r7"})
 NOW = 10_000.0

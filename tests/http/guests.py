@@ -119,7 +119,6 @@ class Guest:
     system: System = field(default_factory=lambda: System(system_info()))
     engine: Engine = field(default_factory=Engine)
     shown: Shown = field(default_factory=Shown)
-    listening: bool = True
     now: float = 1_800_000_000.0
     clock: float = 1000.0
 
@@ -137,7 +136,6 @@ class Guest:
             engine=self.engine,
             switches=lambda: self.shown,
             version="1.2.3",
-            listening=lambda: self.listening,
             clock=lambda: self.clock,
             now=lambda: self.now,
         )

@@ -16,11 +16,11 @@ from guest_transport.peers import TcpPeer, UnixPeer, VsockPeer
 from tests.policy.callers import rules, secret, token
 from vmm_proxy.config import read_setup
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.errors import CallError
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.roles import Caller, Grant, Role
 from vmm_proxy.policy.tokens import token_sha256
-from vmm_proxy.upstream.grpc_errors import CallError
 
 STRANGER = UnixPeer(1, 65534, 65533, (65532,))
 REMOTE = TcpPeer("192.0.2.7", 5)

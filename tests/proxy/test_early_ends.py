@@ -17,8 +17,8 @@ import pytest
 
 from guest_transport.addresses import parse_address
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
+from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.limits import GUEST_CALLS, Slots
 from vmm_proxy.upstream.question import Question
 from vmm_proxy.upstream.reachability import Contact, Reach

@@ -15,8 +15,8 @@ from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, Connection, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
-from vmm_proxy.upstream.grpc_errors import CallError
 
 OURS, OTHER = bytes(range(32)), b"0123456789"
 

@@ -14,9 +14,9 @@ from guest_contract.methods import proxied_methods
 from guest_fleet.v1 import fleet_pb2
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
+from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
 from vmm_proxy.upstream.upstream import OLD_LINE_GRACE_SECONDS
 

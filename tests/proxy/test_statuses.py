@@ -15,8 +15,8 @@ from h2.errors import ErrorCodes
 from guest_api import guest_api_pb2
 from tests.proxy.raw_guest import Behaviour, Stream, frame, raw_guest
 from tests.proxy.running import METHODS, Proxy
+from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.reachability import Reach
 
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]

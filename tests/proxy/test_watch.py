@@ -15,9 +15,9 @@ from guest_fleet.v1 import fleet_pb2
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
+from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outbox import MESSAGE_BYTES, MESSAGE_GUESTS, Outbox, OutboxClosedError
 from vmm_proxy.fleet.outcome import GuestOutcome
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.single_flight import Answer
 
 

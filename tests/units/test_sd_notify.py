@@ -38,8 +38,8 @@ def test_ready_and_stopping_are_told_with_their_status(ear: socket.socket) -> No
 
 
 def test_a_status_cannot_smuggle_in_an_assignment(ear: socket.socket) -> None:
-    taken(ear).status("fine\nMAINPID=1\r\nREADY=1")
-    assert ear.recv(4096) == b"STATUS=fine MAINPID=1 READY=1"
+    taken(ear).stopping("fine\nMAINPID=1\r\nREADY=1")
+    assert ear.recv(4096) == b"STOPPING=1\nSTATUS=fine MAINPID=1 READY=1"
 
 
 def test_reloading_says_when_by_the_monotonic_clock(ear: socket.socket) -> None:

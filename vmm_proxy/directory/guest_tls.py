@@ -14,7 +14,7 @@ import grpc
 from guest_transport.addresses import Address, TcpAddress
 from guest_transport.errors import SettingsError
 from guest_transport.tls import ClientTls
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError
 
 log = logging.getLogger(__name__)
 

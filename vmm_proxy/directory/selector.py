@@ -14,7 +14,7 @@ import grpc
 from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError
 
 
 class Guests(Protocol):

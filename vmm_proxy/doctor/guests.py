@@ -23,9 +23,9 @@ from guest_transport.doctor.findings import Finding, note, ok, wrong
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.guest_tls import GuestTls, secure, tls_for
 from vmm_proxy.doctor.machine import Host
+from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Line
-from vmm_proxy.upstream.grpc_errors import CallError
 
 # A guest answers Info from memory; two handshakes of 2.5 s and some is what the proxy itself waits for one that swallows connections.
 GUEST_SECONDS = 6.0

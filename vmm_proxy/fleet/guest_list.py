@@ -17,9 +17,9 @@ from guest_contract.identifiers import valid_guest_id
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.selector import Guests, selection
+from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.info_refresh import Looks
 from vmm_proxy.fleet.outbox import MESSAGE_BYTES
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.reachability import Reach
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from guest_contract.methods import proxied_methods
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.pool import Upstreams
 
 # A list that is refreshed by hand shows what is true now; a guest is still asked at most twice a minute.

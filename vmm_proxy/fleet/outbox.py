@@ -12,8 +12,8 @@ import asyncio
 import grpc
 
 from guest_transport.options import REPLY_LIMIT_BYTES
+from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GuestOutcome
-from vmm_proxy.upstream.grpc_errors import CallError
 
 # A thousand guests with 8 cards take 2 MB. Hostile ones could send a gigabyte, and a reader that stopped reading would make the
 # proxy keep it.

@@ -12,8 +12,7 @@ import grpc
 from guest_api import guest_api_pb2
 from guest_contract.methods import proxied_methods
 from guest_fleet.v1 import fleet_pb2
-from vmm_proxy.errors import rpc_status
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError, rpc_status
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.pool import Require, Upstreams
 from vmm_proxy.upstream.question import Question

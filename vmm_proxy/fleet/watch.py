@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 
 from guest_contract.methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.directory.selector import Guests, Selection
+from vmm_proxy.errors import not_known
 from vmm_proxy.fleet.collect import ask_each
 from vmm_proxy.fleet.outbox import Outbox
 from vmm_proxy.fleet.outcome import GuestOutcome, ask_gpu_info
-from vmm_proxy.upstream.grpc_errors import not_known
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.question import Question
 

@@ -20,9 +20,9 @@ from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, Sys
 from guest_contract.methods import Method, proxied_methods
 from guest_transport.process.clock import Clock, boottime
 from vmm_proxy.directory.directory import Directory, GuestEntry
+from vmm_proxy.errors import CallError
 from vmm_proxy.metrics.last_answers import LastKnown, Part
 from vmm_proxy.metrics.pacing import Pace
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.single_flight import Answer
 

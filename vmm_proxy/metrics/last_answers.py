@@ -16,7 +16,7 @@ from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, Sys
 from guest_contract import card_sums
 from guest_contract.card_sums import NO_CARDS, CardSums
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError
 
 # Prometheus itself looks back five minutes for a sample before it takes a series for gone.
 KEEP_SECONDS = 300.0

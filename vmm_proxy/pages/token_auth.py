@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guest_transport.peers import UnixPeer
 from guest_transport.process.repeated_lines import about
+from vmm_proxy.errors import CallError
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.tokens import token_sha256, valid_token
 from vmm_proxy.policy.while_allowed import while_allowed
-from vmm_proxy.upstream.grpc_errors import CallError
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 import grpc
 
 from guest_transport.peers import TcpPeer, UnixPeer, VsockPeer
+from vmm_proxy.errors import CallError
 from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.roles import Caller, Grant, Role
 from vmm_proxy.policy.tokens import Token, holder
-from vmm_proxy.upstream.grpc_errors import CallError
 
 Grants = tuple[Grant, ...]
 ROOT_UID = 0

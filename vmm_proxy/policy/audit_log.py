@@ -25,7 +25,7 @@ from pathlib import Path
 from guest_transport.errors import SettingsError
 from guest_transport.peers import lasting_name
 from guest_transport.process.repeated_lines import EVERY_ONE, about
-from vmm_proxy.upstream.grpc_errors import plain
+from vmm_proxy.errors import plain
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from google.protobuf.message import DecodeError, Message
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.errors import CallError
 from vmm_proxy.policy.audit_log import Audit, AuditError
 from vmm_proxy.policy.rate_limit import Scarce
 from vmm_proxy.policy.roles import Caller
-from vmm_proxy.upstream.grpc_errors import CallError
 
 # An entry of the directory with every field in use; more is the caller's own invention and is left out.
 _CHANGE_LIMIT_BYTES = 8 * 1024

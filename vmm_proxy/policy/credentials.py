@@ -14,8 +14,8 @@ import grpc
 
 from guest_transport.peers import Peer, TcpPeer
 from guest_transport.tls import certificate_names
+from vmm_proxy.errors import CallError
 from vmm_proxy.policy.tokens import token_sha256, valid_token
-from vmm_proxy.upstream.grpc_errors import CallError
 
 _SCHEME = "bearer"
 

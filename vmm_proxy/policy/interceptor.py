@@ -18,7 +18,7 @@ import grpc
 from guest_transport.peers import Peers, lasting_name
 from guest_transport.process.repeated_lines import about
 from vmm_proxy.call_stats import CallCounts
-from vmm_proxy.errors import refuse
+from vmm_proxy.errors import CallError, refuse
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.credentials import Shown, read_shown
@@ -26,7 +26,6 @@ from vmm_proxy.policy.method_roles import is_open
 from vmm_proxy.policy.permit import Permit, grant_permit
 from vmm_proxy.policy.roles import Role
 from vmm_proxy.policy.while_allowed import while_allowed
-from vmm_proxy.upstream.grpc_errors import CallError
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import grpc
 
 from guest_transport.peers import UnixPeer, lasting_name
 from vmm_proxy.directory.directory import Directory, GuestEntry
+from vmm_proxy.errors import CallError, not_known
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.credentials import Shown
 from vmm_proxy.policy.roles import Caller, Role
-from vmm_proxy.upstream.grpc_errors import CallError, not_known
 
 _CURRENT: ContextVar[Permit] = ContextVar("permit")
 

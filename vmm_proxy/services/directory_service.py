@@ -26,9 +26,8 @@ from vmm_proxy.directory.directory import (
     UnknownGuestError,
 )
 from vmm_proxy.directory.registered import SOURCE, NotKeptError, RegisteredGuests, TooManyError
-from vmm_proxy.errors import refuse
+from vmm_proxy.errors import CallError, refuse
 from vmm_proxy.policy.permit import current_permit
-from vmm_proxy.upstream.grpc_errors import CallError
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.server.grpc_server import Service
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.selector import selection
-from vmm_proxy.errors import refuse
+from vmm_proxy.errors import CallError, refuse
 from vmm_proxy.fleet.collect import collect
 from vmm_proxy.fleet.guest_list import GuestList
 from vmm_proxy.fleet.outbox import OutboxClosedError
@@ -33,7 +33,6 @@ from vmm_proxy.fleet.watch import (
 from vmm_proxy.policy.permit import Permit, SeenGuests, current_permit
 from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.limits import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedSlots
 from vmm_proxy.upstream.pool import Upstreams
 

@@ -17,11 +17,10 @@ from guest_api import guest_api_pb2
 from guest_contract.methods import PROXIED_SERVICE, Method, proxied_methods
 from guest_transport.server.grpc_server import Service
 from vmm_proxy.call_stats import CallCounts
-from vmm_proxy.errors import refuse
+from vmm_proxy.errors import CallError, Trailers, refuse
 from vmm_proxy.policy.permit import current_permit
 from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import guest_deadline
-from vmm_proxy.upstream.grpc_errors import CallError, Trailers
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.single_flight import Answer
 

@@ -15,9 +15,10 @@ from google.protobuf.message import DecodeError
 
 from guest_contract.methods import Method
 from guest_transport.options import CONNECT_SECONDS
+from vmm_proxy.errors import CallError, Trailers
 from vmm_proxy.upstream import passed_metadata, reply_limits
 from vmm_proxy.upstream.channel import Line
-from vmm_proxy.upstream.grpc_errors import CallError, Trailers, from_guest, handshake_timed_out, never_connected
+from vmm_proxy.upstream.grpc_errors import from_guest, handshake_timed_out, never_connected
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.single_flight import Answer
 

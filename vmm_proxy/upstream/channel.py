@@ -17,7 +17,7 @@ from guest_transport.options import channel_options
 from guest_transport.relay.dial import dial_target
 from guest_transport.relay.single_connection import OneConnection
 from vmm_proxy.directory.guest_tls import Secured
-from vmm_proxy.upstream.grpc_errors import CallError, plain
+from vmm_proxy.errors import CallError, plain
 
 # Bytes in and out: gRPC gives None for a reply that it could not decode, and a missing reply must be told from an empty one.
 Rpc = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes | None]

@@ -1,6 +1,4 @@
-"""The one door where gRPC's failures towards a guest become the statuses of the contract.
-
-    CallError    how a proxied call fails: code, bounded text, and when to come back
+"""The one place where gRPC's failures towards a guest become the statuses of the contract.
 
 gRPC's own words name socket paths and host addresses, and mix what the guest said with what this side noticed. So nothing of
 them is passed on: a failure that this side noticed is said in words of ours, and only a status that the guest itself sent keeps
@@ -12,12 +10,11 @@ nothing but the status of its own call.
 from __future__ import annotations
 
 import re
-from typing import Self
 
 import grpc
 
-# The contract's bound of a guest's own text.
-TEXT_LIMIT_BYTES = 1024
+from vmm_proxy.errors import CallError, Trailers, plain
+
 # C-core's words for what it noticed itself (grpcio 1.85); everything else was sent by the guest.
 _NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving ")
 _NOT_GRPC = "Received http2 header with status: "
@@ -39,61 +36,6 @@ _CONNECT_REASONS = (
     # A TLS server that meets a plain caller, or one without a certificate, says nothing and hangs up.
     ("Socket closed", "it closes the connection at once (over TCP: is TLS the same on both sides?)"),
 )
-
-Trailers = tuple[tuple[str, str], ...]
-
-
-class CallError(Exception):
-    """A proxied call fails with `code` and `text`.
-
-    `retry_after_seconds` says when it is worth trying again; `answered` whether the guest said something, were it nonsense.
-    """
-
-    def __init__(
-        self,
-        code: grpc.StatusCode,
-        text: str,
-        *,
-        trailers: Trailers = (),
-        retry_after_seconds: float | None = None,
-        answered: bool = False,
-    ) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-        self.trailers = trailers
-        self.retry_after_seconds = retry_after_seconds
-        self.answered = answered
-
-    def as_value(self) -> Self:
-        """This failure, to be kept: without its traceback, its cause and what it was raised in.
-
-        Their frames hold the call, the line to the guest with its connection, and mostly this failure itself: a cycle, which is only found
-        by a full collection of garbage, and those are rare here (vmm_proxy.garbage).
-        """
-        self.__traceback__ = self.__cause__ = self.__context__ = None
-        return self
-
-    def again(self) -> CallError:
-        """The same failure for one more caller: a raised exception gathers tracebacks and is not shared."""
-        return CallError(
-            self.code,
-            self.text,
-            trailers=self.trailers,
-            retry_after_seconds=self.retry_after_seconds,
-            answered=self.answered,
-        )
-
-
-def not_known(guest_id: str) -> CallError:
-    """There is no such guest, or none for this caller: nobody can tell the two apart."""
-    return CallError(grpc.StatusCode.NOT_FOUND, f"guest {guest_id}: not known to this proxy")
-
-
-def plain(text: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
-    """`text` on one line without control characters, at most `limit_bytes` of UTF-8."""
-    line = "".join(c if c.isprintable() else " " for c in text[:limit_bytes])
-    return line.encode("utf-8", "replace")[:limit_bytes].decode("utf-8", "ignore")
 
 
 def never_connected(error: grpc.aio.AioRpcError) -> bool:

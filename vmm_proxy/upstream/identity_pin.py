@@ -16,9 +16,9 @@ import grpc
 
 from guest_api import guest_api_pb2
 from guest_contract.methods import proxied_methods
+from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Line
-from vmm_proxy.upstream.grpc_errors import CallError
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections import Counter
 
 import grpc
 
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError
 
 # Calls in progress towards all guests together. A proxied call takes some 2 ms of the loop, so more would only wait there.
 PROXY_CALLS = 256

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import grpc
 
-from vmm_proxy.upstream.grpc_errors import CallError, Trailers, plain
+from vmm_proxy.errors import CallError, Trailers, plain
 
 # Towards the guest: how old a sample may be, and what ties log lines and traces of one request together.
 TO_GUEST = frozenset({"cache-control", "traceparent", "x-request-id"})

@@ -15,7 +15,7 @@ import grpc
 from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.guest_tls import GuestTls, tls_for
-from vmm_proxy.upstream.grpc_errors import CallError, not_known
+from vmm_proxy.errors import CallError, not_known
 from vmm_proxy.upstream.limits import PROXY_CALLS, Slots
 from vmm_proxy.upstream.reachability import Contact, Reach
 from vmm_proxy.upstream.upstream import Upstream

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import grpc
 
-from vmm_proxy.upstream.grpc_errors import CallError
+from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.single_flight import Answer, Flight, Outcome, Seat
 
 # A caller whose shared call ended earlier than its own deadline asks anew, if this much is left.

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from vmm_proxy.upstream.grpc_errors import CallError, Trailers
+from vmm_proxy.errors import CallError, Trailers
 
 
 class Answer:

@@ -17,10 +17,10 @@ import grpc
 from guest_contract.methods import Method
 from guest_transport.addresses import Address
 from vmm_proxy.directory.guest_tls import GuestTls, secure
+from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import NotSentError, ask
 from vmm_proxy.upstream.channel import Line
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
 from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Slots
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from guest_contract.methods import proxied_methods
 from tests.fuzz.door import Door, one_line
 from tests.round_trip.messages import any_message
+from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import _checked
-from vmm_proxy.upstream.grpc_errors import CallError
 from vmm_proxy.upstream.reply_limits import GPUS_LIMIT, HARMLESS_BYTES, STRING_LIMIT_BYTES, TOTAL_LIMIT
 from vmm_proxy.upstream.single_flight import Answer
 

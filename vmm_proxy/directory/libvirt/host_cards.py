@@ -1,4 +1,7 @@
-"""Which of the host's PCI devices are display devices, from sysfs: a guest is given network cards and NVSwitches as well."""
+"""Which of the host's PCI devices are display devices, from sysfs: a guest is given network cards and NVSwitches as well.
+
+Apart from the reporter, which imports libvirt: this is tested where libvirt is not installed.
+"""
 
 from __future__ import annotations
 
