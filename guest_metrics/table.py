@@ -136,7 +136,9 @@ GPU_CC_DEVTOOLS = _gauge(
 # Field of GpuDevice -> its family: made from the rows, in their order; rows that name the same family share it.
 CARD_FAMILIES: Mapping[str, Family] = card_families(ROWS, CARD_LABELS)
 GPU_QUERY_ERRORS = _gauge(
-    "dstack_gpu_query_errors", "Values of the card that could not be read in the last sample.", *CARD_LABELS
+    "dstack_gpu_query_errors",
+    "Questions about the card that had no answer in the last sample; one may stand for several values, a lost card's for all.",
+    *CARD_LABELS,
 )
 GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver shows; absent when it could not be asked.")
 GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the guest's PCI bus; absent when the bus could not be read.")

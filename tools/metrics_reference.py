@@ -22,7 +22,7 @@ _INTRODUCTION = """\
 `/metrics` is Prometheus text 0.0.4, or OpenMetrics 1.0 when the scraper asks for it. What the pages hold to:
 
 - **Absent is not zero.** A value that could not be read has no sample; a measured zero has one. `dstack_gpu_query_errors` says how many
-  values of a card are missing.
+  questions about a card had no answer: one may stand for several values, and a lost card is a single one.
 - **Every GPU value has an age**: `dstack_gpu_sample_age_seconds`, from a clock that also counts while the machine is suspended. A scrape
   never waits for the GPU.
 - **Base units**, but for the two names that dstack fixed otherwise: percent from 0 to 100, and milliwatts.

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 FILE = "pynvml.py"
 MISSING = "the NVML binding is not installed: install nvidia-ml-py"
+# What the collector takes from the binding, with its size in nvml.h (CUDA 12 and 13). A buffer that is too small is written beyond its end
+# by the library; one of another layout gives a cut PCI address.
+SIZES = {"nvmlPciInfo_t": 68, "c_nvmlUtilization_t": 8, "c_nvmlMemory_t": 24, "c_nvmlMemory_v2_t": 40, "c_nvmlFieldValue_t": 40}
 
 
 def binding_file(search: Sequence[str]) -> str:
@@ -51,4 +54,37 @@ def load_binding(path: str) -> Any:  # Any: the binding has no types
     finally:
         if absent:
             del sys.modules["ctypes.util"]
+    _check(binding, path)
     return binding
+
+
+def _check(binding: Any, path: str) -> None:  # Any: the binding has no types
+    """Refuse a file of that name that is not NVIDIA's binding of today; raises SampleFailure."""
+    from ctypes import sizeof  # noqa: PLC0415 (the binding has loaded it)
+
+    for name, size in SIZES.items():
+        structure = getattr(binding, name, None)
+        if not isinstance(structure, type) or sizeof(structure) != size:
+            other = _owner(path.rpartition("/")[0] or ".")
+            raise SampleFailure(
+                f"nvidia-ml-py is replaced by {other or 'another file'} ({path}; {name} is not NVIDIA's): "
+                f"pip uninstall {other or 'what put it there'}, then pip install --force-reinstall nvidia-ml-py"
+            )
+
+
+def _owner(folder: str) -> str:
+    """The other distribution in this folder whose list of files has the binding's name; empty when none says so."""
+    import os  # noqa: PLC0415 (on this path only)
+
+    for entry in sorted(os.listdir(folder)):  # noqa: PTH208 (as below)
+        name = entry.partition("-")[0].replace("_", "-")
+        listed = {".dist-info": "RECORD", ".egg-info": "installed-files.txt"}.get(entry[entry.rfind(".") :])
+        if listed is None or name == "nvidia-ml-py":
+            continue
+        try:
+            with open(f"{folder}/{entry}/{listed}", encoding="utf-8", errors="replace") as files:  # noqa: PTH123 (pathlib costs 5 ms)
+                if any(line.partition(",")[0].strip().removeprefix("../") == FILE for line in files):
+                    return name
+        except OSError:
+            continue
+    return ""

@@ -53,11 +53,15 @@ WORDS = {
     999: "Unknown Error",
 }
 
-# What to do, for the codes with which nvmlInit fails on machines in the field.
+# What to do, for the codes with which nvmlInit fails on machines in the field. NVIDIA's stub library loads, and answers each call with 12.
 ADVICE = {
     DRIVER_NOT_LOADED: "load the kernel module nvidia",
+    12: "this libnvidia-ml is not the driver's, most likely CUDA's stub: take …/stubs out of LD_LIBRARY_PATH, or name the driver's file in "
+    "gpu.nvml_library (usually libnvidia-ml.so.1 in /usr/lib/x86_64-linux-gnu or /usr/lib64)",
     17: "a cgroup or a sandbox blocks /dev/nvidiactl and /dev/nvidia*: allow these devices",
     18: "the kernel module and libnvidia-ml.so.1 are of different driver versions: reload the module, or reboot",
+    999: "/dev/nvidiactl or /dev/nvidia* are gone or no longer allowed (in a container a systemctl daemon-reload on its host does that): "
+    "restart the container, or this service; else dmesg (Xid) and nvidia-smi say more",
 }
 
 

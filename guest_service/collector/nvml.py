@@ -25,6 +25,9 @@ UNWRITTEN_BYTE = 0xFF
 TEMPERATURE_GPU = 0
 UUID_BUFFER_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
+# nvmlValueType_t, and the member of nvmlValue_t that it names (nvml.h).
+VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+
 Handle = ctypes.c_void_p
 
 
@@ -162,9 +165,19 @@ class Nvml:
         field = self._blank("c_nvmlFieldValue_t")
         field.fieldId, field.scopeId = getattr(self._binding, "NVML_FI_DEV_POWER_INSTANT", 186), 0
         self._call("nvmlDeviceGetFieldValues", device, ctypes.c_int(1), ctypes.byref(field))
+        return self._field_number(field)
+
+    def _field_number(self, field: Any) -> int:  # Any: a structure of the binding
+        """The whole number in a field, by the type that it says to have; what is no number of a value is not written."""
         if field.nvmlReturn != 0:
             raise NvmlFailure(field.nvmlReturn, self._library.words(field.nvmlReturn))
-        return int(field.value.uiVal)
+        member = VALUE_MEMBERS.get(field.valueType)
+        value = None if member is None else getattr(field.value, member)
+        # Infinity and "not a number" are not 0 less themselves.
+        if value is None or value - value != 0:
+            raise NvmlFailure(NOTHING_WRITTEN)
+        number: int = round(value)
+        return number
 
     def power_limit(self, device: Handle) -> int:
         """The enforced limit, milliwatts."""

@@ -16,6 +16,7 @@ from guest_service.inventory import Inventory
 from guest_service.sampler import Outcome, OutcomeKind
 from guest_service.sampler.outcome import failure
 from guest_service.telemetry.ahead import Ahead
+from guest_service.telemetry.card_log import CardLog
 from guest_service.telemetry.cell import Cell
 from guest_service.telemetry.gate import Gate
 from guest_service.telemetry.lost_cards import KnownCards
@@ -79,6 +80,7 @@ class GpuTelemetry:
         )
         self._ahead = Ahead(self._cell, clock) if ahead else None
         self._known_cards = KnownCards()
+        self._card_log = CardLog()
         self._said = ""
         self.stats = Stats()
 
@@ -194,6 +196,7 @@ class GpuTelemetry:
             return failure(OutcomeKind.DRIVER_ERROR, reason, outcome.took_seconds)
         if not outcome.failed:
             self._known_cards.name(outcome.reply, self.inventory)
+            self._card_log.look(outcome.reply)
         return outcome
 
     def _record(self, outcome: Outcome) -> None:

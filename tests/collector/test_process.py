@@ -234,6 +234,41 @@ def test_the_deprecated_package_of_the_bindings_name_does_not_shadow_it(tmp_path
     assert binding_file([str(tmp_path), *sys.path]) == real
 
 
+# How the packages that take the binding's name began, and what each lists as its own.
+REPLACEMENTS = {
+    "nvidia_ml_py3-7.352.0.dist-info": "nvidia-ml-py3",
+    "some_monitor-1.0.dist-info": "some-monitor",
+}
+OLD_BINDING = """
+from ctypes import *
+class nvmlPciInfo_t(Structure):
+    _fields_ = [("busId", c_char * 16), ("numbers", c_uint * 5), ("reserved", c_uint * 4)]
+class c_nvmlUtilization_t(Structure):
+    _fields_ = [("gpu", c_uint), ("memory", c_uint)]
+class c_nvmlMemory_t(Structure):
+    _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+"""
+
+
+@pytest.mark.parametrize("dist_info", REPLACEMENTS)
+def test_another_package_over_the_binding_is_named_with_what_to_do_and_never_called(
+    scripted_nvml: Make, tmp_path: Path, dist_info: str
+) -> None:
+    (tmp_path / "pynvml.py").write_text(OLD_BINDING)
+    for name in (dist_info, "nvidia_ml_py-13.615.71.dist-info", "innocent-1.dist-info"):
+        (tmp_path / name).mkdir()
+    (tmp_path / dist_info / "RECORD").write_text("nvidia_smi.py,sha256=x,1\npynvml.py,sha256=x,1\n")
+    (tmp_path / "nvidia_ml_py-13.615.71.dist-info/RECORD").write_text("pynvml.py,sha256=x,1\n")
+    library = scripted_nvml()
+    command = collector_command(nvml_library=library.path)
+    command[next(place for place, part in enumerate(command) if part.endswith("pynvml.py"))] = str(tmp_path / "pynvml.py")
+    name = REPLACEMENTS[dist_info]
+    said = run(command).sample["error"]
+    assert said.startswith(f"nvidia-ml-py is replaced by {name} (")
+    assert f"pip uninstall {name}, then pip install --force-reinstall nvidia-ml-py" in said
+    assert library.calls("nvmlDeviceGetCount_v2") == 0
+
+
 MODULES = [
     str(path.relative_to(Path(__file__).parents[2]).with_suffix("")).replace("/", ".").removesuffix(".__init__")
     for name in ("guest_service/collector", "guest_service/simulator")

@@ -96,6 +96,21 @@ def test_a_driver_that_is_replaced_is_used_by_the_next_sample(scripted_nvml: Mak
     assert len(collect(library).sample["gpus"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (4, "add the user to the device group"),
+        (9, "load the kernel module"),
+        (12, "CUDA's stub: take …/stubs out of LD_LIBRARY_PATH"),
+        (17, "allow these devices"),
+        (18, "reload the module, or reboot"),
+        (999, "restart the container"),
+    ],
+)
+def test_each_code_that_people_meet_at_the_start_says_what_to_do(scripted_nvml: Make, code: int, advice: str) -> None:
+    assert advice in error(scripted_nvml(f"nvmlInit_v2 - * return {code}"))
+
+
 def test_a_good_init_is_followed_by_one_shutdown(scripted_nvml: Make) -> None:
     library = scripted_nvml()
     collect(library)

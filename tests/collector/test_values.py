@@ -111,6 +111,44 @@ def test_instant_power_that_was_never_written_is_unset(scripted_nvml: Make) -> N
     assert len(card["errors"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "bits", "milliwatts"),
+    [
+        (0, 0x40F3C68000000000, 81000),  # the double 81000.0
+        (1, 81000, 81000),
+        (2, 81000, 81000),
+        (3, 81000, 81000),
+        (4, 81000, 81000),
+        (5, 81000, 81000),
+        (6, 0xFFFFFFFFFFFF1388, 5000),
+    ],
+)
+def test_instant_power_is_read_by_the_type_that_the_driver_names(
+    scripted_nvml: Make, kind: int, bits: int, milliwatts: int
+) -> None:
+    script = f"nvmlDeviceGetPowerUsage 0 * return 3\nnvmlDeviceGetFieldValues 0 * set fieldReturn=0 type={kind} bits={bits}"
+    assert collect(scripted_nvml(script)).card == but(power_usage_mw=milliwatts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [
+        (0, 0x7FF8000000000000),  # not a number
+        (0, 0x7FF0000000000000),  # infinity
+        (4, 0xFFFFFFFFFFFFFFFF),  # -1
+        (7, 81000),  # a type of tomorrow
+        (0xFFFFFFFF, 81000),
+    ],
+)
+def test_instant_power_of_an_unknown_type_or_an_impossible_value_is_unset_and_no_zero(
+    scripted_nvml: Make, kind: int, bits: int
+) -> None:
+    script = f"nvmlDeviceGetPowerUsage 0 * return 3\nnvmlDeviceGetFieldValues 0 * set fieldReturn=0 type={kind} bits={bits}"
+    card = collect(scripted_nvml(script)).card
+    assert card["power_usage_mw"] is None
+    assert [entry.partition(":")[0] for entry in card["errors"]] == ["power"]
+
+
 def test_an_impossible_utilization_is_refused_and_the_other_one_kept(scripted_nvml: Make) -> None:
     card = collect(scripted_nvml("nvmlDeviceGetUtilizationRates 0 * set gpu=808334905 memory=12")).card
     assert card == but(utilization_gpu=None, utilization_memory=12, errors=["utilization: gpu 808334905 % is over 100"])

@@ -226,18 +226,22 @@ nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *
     return query(FN_nvmlDeviceGetEnforcedPowerLimit, index_of(device), outs, LENGTH(outs), &value, limit, sizeof value);
 }
 
-/* Every field's own return is "not supported" unless the script sets `fieldReturn`; instant power is then the value `power`. */
+/* Every field's own return is "not supported" unless the script sets `fieldReturn`; instant power is then the value `power`,
+ * or `bits` where that is not 0, of the type `type`. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
     unsigned int power = 81000;
     nvmlReturn_t field_return = NVML_ERROR_NOT_SUPPORTED;
-    struct out outs[] = {{"power", &power, sizeof power}, {"fieldReturn", &field_return, sizeof field_return}};
+    unsigned int type = NVML_VALUE_TYPE_UNSIGNED_INT;
+    unsigned long long bits = 0;
+    struct out outs[] = {
+        {"power", &power, sizeof power}, {"fieldReturn", &field_return, sizeof field_return}, {"type", &type, sizeof type}, {"bits", &bits, sizeof bits}};
     struct answer answer = script_answer(FN_nvmlDeviceGetFieldValues, index_of(device), outs, LENGTH(outs));
     for (int i = 0; i < valuesCount && answer.writes; i++) {
         values[i].nvmlReturn = values[i].fieldId == FIELD_POWER_INSTANT ? field_return : NVML_ERROR_NOT_SUPPORTED;
         if (values[i].nvmlReturn == NVML_SUCCESS) {
-            values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
-            values[i].value.uiVal = power;
+            values[i].valueType = type;
+            values[i].value.ullVal = bits != 0 ? bits : power;
         }
     }
     return (nvmlReturn_t)answer.code;
