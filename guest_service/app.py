@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from guest_service.api import GuestApi
-from guest_service.config import GuestConfig, grpc_addresses, http_address, needs_restart
+from guest_service.config import GuestConfig, grpc_addresses, http_address, kernel_log_path, needs_restart
 from guest_service.host_facts.containers import ENGINE_SOCKETS, ContainerEngine
 from guest_service.host_facts.errors import PartLog
 from guest_service.host_facts.identity import Identity
@@ -160,6 +160,7 @@ def _telemetry(config: GuestConfig) -> GpuTelemetry:
         sample_timeout_seconds=gpu.sample_timeout_seconds,
         first_sample_timeout_seconds=gpu.first_sample_timeout_seconds,
         refresh=gpu.refresh,
+        kernel_log=kernel_log_path(config),
     )
 
 

@@ -21,6 +21,8 @@ from guest_transport.tls_settings import TlsSettings
 # Longer than an hour is no sampling any more; it is also what keeps `inf` out.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
+# What `gpu.simulate` leaves unread: the machine's log says nothing about a rack.
+KERNEL_LOG = "/dev/kmsg"
 # IFNAMSIZ less its terminating zero (linux/if.h).
 InterfacePrefix = Annotated[str, msgspec.Meta(min_length=1, max_length=15)]
 
@@ -83,6 +85,9 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     procfs_root: AbsolutePath = "/proc"
     # Mount points whose sizes are shown. The root always exists; other mounts may be the tenant's own affair.
     data_disks: tuple[AbsolutePath, ...] = ("/",)
+    # Where XIDs are read, the driver's own reports about its cards: the kernel's log, a FIFO with the same records, or "off". Read only
+    # where there is an NVIDIA card, and not in place of a rack's own (gpu.simulate) unless another path than this is named.
+    kernel_log: Annotated[str, msgspec.Meta(pattern="^(off|/.*)$", max_length=4096)] = KERNEL_LOG
     # First letters of interfaces that are shown beside eth*, en* and wg*; bridges and veths of containers stay private.
     extra_interface_prefixes: tuple[InterfacePrefix, ...] = ()
 
@@ -186,6 +191,12 @@ def needs_restart(before: GuestConfig, after: GuestConfig) -> bool:
     replace = msgspec.structs.replace
     taken = replace(before, http=replace(after.http, listen=before.http.listen), log=replace(before.log, level=after.log.level))
     return taken != after
+
+
+def kernel_log_path(config: GuestConfig) -> Path | None:
+    """The log to read XIDs from; None where none is read."""
+    named = config.host.kernel_log
+    return None if named == "off" or (config.gpu.simulate is not None and named == KERNEL_LOG) else Path(named)
 
 
 def grpc_addresses(config: GuestConfig) -> list[Address]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guest_service.doctor import cards, cid, doors, facts, library, sample, tls
+from guest_service.doctor import cards, cid, doors, facts, kernel_log, library, sample, tls
 from guest_service.doctor.machine import UNIT, Guest
 from guest_transport.doctor.checks import Check, in_thread
 from guest_transport.doctor.clock import examine_clock
@@ -53,6 +53,7 @@ CHECKS: tuple[Check[Guest], ...] = (
         without_config=True,
         bound_seconds=sample.bound_seconds,
     ),
+    Check("kernel-log", "the kernel log can be read, which has the driver's XIDs", kernel_log.examine_kernel_log),
     Check("cid", "vsock, this machine's CID, and each vsock address of grpc.listen", cid.examine_cid),
     Check(
         "grpc", "each Unix and TCP address of grpc.listen: mode, who holds it, and whether an agent answers", doors.examine_grpc

@@ -64,13 +64,18 @@ class KernelLog:
     async def start(self) -> None:
         """Open the log and begin to read; never raises for a log that is not there."""
         try:
-            fd, self._fifo = await asyncio.to_thread(_open, self._path)
+            fd, self._fifo = await asyncio.to_thread(open_log, self._path)
         except OSError as error:
-            self.problem = f"{self._path}: {error.strerror}"
-            log.warning("XIDs are not known: %s (guest-service doctor says what to do)", self.problem)
+            self._cannot(error)
+            return
+        try:
+            asyncio.get_running_loop().add_reader(fd, self._read)
+        except OSError as error:
+            # Not every device can be waited for: a container may have /dev/null in this place.
+            os.close(fd)
+            self._cannot(error)
             return
         self._fd, self.problem = fd, ""
-        asyncio.get_running_loop().add_reader(fd, self._read)
 
     async def close(self) -> None:
         """Stop reading."""
@@ -97,6 +102,8 @@ class KernelLog:
                 self._give_up(error)
                 return
             if not data:
+                # Neither a kernel log nor a FIFO that is open for writing has an end; to go on would be to spin.
+                self._give_up(OSError(errno.ENODATA, "it ended"))
                 return
             self._take(data)
 
@@ -124,6 +131,10 @@ class KernelLog:
         # The stamp does not count suspend; when the machine slept, before the report or after it, nobody knows any more.
         return now - max(0.0, awake - report.seconds) if now - awake < AWAKE_SECONDS else None
 
+    def _cannot(self, error: OSError) -> None:
+        self.problem = f"{self._path}: {error.strerror}"
+        log.warning("XIDs are not known: %s (guest-service doctor says what to do)", self.problem)
+
     def _give_up(self, error: OSError) -> None:
         self.problem = f"{self._path}: {error.strerror}"
         log.warning("XIDs are not known any more: %s", self.problem)
@@ -133,10 +144,14 @@ class KernelLog:
         self._fd = None
 
 
-def _open(path: Path) -> tuple[int, bool]:
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+def open_log(path: Path) -> tuple[int, bool]:
+    """A descriptor to read `path` from, and whether it is a FIFO; OSError for what is neither a device nor a FIFO. Blocks."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISCHR(mode):
         return fd, False
-    # A FIFO that is open for writing here too has no end when its last writer goes.
     os.close(fd)
+    if not stat.S_ISFIFO(mode):
+        raise OSError(errno.EINVAL, "neither a device nor a FIFO", str(path))
+    # A FIFO that is open for writing here too has no end when its last writer goes.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), True

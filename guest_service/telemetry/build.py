@@ -9,6 +9,7 @@ from typing import Literal
 
 from guest_service.collector.command import collector_command
 from guest_service.inventory import simulated_inventory
+from guest_service.kernel_log.reader import KernelLog
 from guest_service.sampler import Sampler
 from guest_service.sampler.sampler import TIMEOUT_SECONDS
 from guest_service.simulator import Rack
@@ -33,11 +34,13 @@ def build_telemetry(
     first_sample_timeout_seconds: float = 0.0,
     refresh: Literal["ahead", "lazy"] = "ahead",
     collector: Sequence[str] | None = None,
+    kernel_log: Path | None = None,
     clock: Clock = boottime,
 ) -> GpuTelemetry:
     """Telemetry of the cards under `sysfs`, or of a rack; reads files, so it belongs before the serving begins.
 
     `collector` is the argument list that takes one sample, collector_command() with the library or the rack when it is not given.
+    `kernel_log` is where XIDs are read; None: nowhere.
     """
     if collector is None:
         rack = None if simulate is None else simulate.name
@@ -54,6 +57,7 @@ def build_telemetry(
         backoff_seconds=failure_backoff_seconds,
         ahead=refresh == "ahead",
         clock=clock,
+        kernel_log=None if kernel_log is None else KernelLog(kernel_log, clock=clock),
     )
 
 

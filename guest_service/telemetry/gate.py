@@ -86,6 +86,8 @@ class Gate:
         self._looking: asyncio.Task[None] | None = None
         self._look_behind = False
         self.looked = False
+        # Set from the first time on that the bus had an NVIDIA card, or an entry that may be one.
+        self.card_seen = asyncio.Event()
         self.inventory: Inventory | None = None
 
     async def start(self) -> None:
@@ -152,6 +154,8 @@ class Gate:
             more = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
             self._unknown = f"whether there is an NVIDIA GPU is unknown: {hidden[0].reason}{more}"
         self._no_card = not cards and not hidden
+        if not self._no_card:
+            self.card_seen.set()
         # An entry that heals is told by nobody.
         self._look_after_seconds = LOOK_AGAIN_SECONDS if hidden else None if self._told else LOOK_UNTOLD_SECONDS
         # One card that was not given away is enough: NVML skips the others by itself.

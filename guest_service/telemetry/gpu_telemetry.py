@@ -7,12 +7,15 @@ TimeoutError to the caller (the proxy would have to invent the words that are kn
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from guest_api import guest_api_pb2
 from guest_service.inventory import Inventory
+from guest_service.kernel_log.reader import KernelLog
 from guest_service.sampler import Outcome, OutcomeKind
 from guest_service.sampler.outcome import failure
 from guest_service.telemetry.ahead import Ahead
@@ -70,7 +73,15 @@ class GpuTelemetry:
     """GPU facts of this guest, as replies of the contract. Each reply is the caller's own; changing it changes nothing here."""
 
     def __init__(
-        self, gate: Gate, sampler: TakesSamples, *, ttl_seconds: float, backoff_seconds: float, ahead: bool, clock: Clock
+        self,
+        gate: Gate,
+        sampler: TakesSamples,
+        *,
+        ttl_seconds: float,
+        backoff_seconds: float,
+        ahead: bool,
+        clock: Clock,
+        kernel_log: KernelLog | None = None,
     ) -> None:
         self._gate = gate
         self._sampler = sampler
@@ -81,6 +92,8 @@ class GpuTelemetry:
         self._ahead = Ahead(self._cell, clock) if ahead else None
         self._known_cards = KnownCards()
         self._card_log = CardLog()
+        self._kernel_log = kernel_log
+        self._log_start: asyncio.Task[None] | None = None
         self._said = ""
         self.stats = Stats()
 
@@ -98,6 +111,9 @@ class GpuTelemetry:
     async def start(self) -> None:
         """Look at the bus and begin the first sample; does not wait for it."""
         await self._gate.start()
+        if self._kernel_log is not None:
+            # Behind the start: a file that cannot be opened must hold nobody up.
+            self._log_start = asyncio.create_task(self._read_log_of_a_card(self._kernel_log), name="kernel log")
         if self.answer_without_sample() is None:
             self._cell.refresh()
 
@@ -108,6 +124,11 @@ class GpuTelemetry:
         await self._cell.close()
         await self._sampler.close()
         await self._gate.close()
+        if self._log_start is not None and self._kernel_log is not None:
+            self._log_start.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._log_start
+            await self._kernel_log.close()
 
     def answer_without_sample(self) -> guest_api_pb2.GpuInfoResponse | None:
         """The reply when there is no NVIDIA card or no driver, else None; a servicer may ask this before it looks at the call.
@@ -118,7 +139,7 @@ class GpuTelemetry:
         if reply is not None and (reply.error or self._cell.outcome is not None):
             self._cell.forget()
             self._sampler.expect_start()
-        return reply
+        return reply if reply is None else self._with_xids(reply)
 
     def last(self, caller: str) -> guest_api_pb2.GpuInfoResponse:
         """The last outcome, whatever its age; never waits, begins a refresh behind the answer when one is due."""
@@ -132,7 +153,7 @@ class GpuTelemetry:
     def peek(self) -> guest_api_pb2.GpuInfoResponse:
         """The last outcome; begins nothing and counts as no request."""
         reply = self._gate.peek()
-        return self._reply() if reply is None else reply
+        return self._reply() if reply is None else self._with_xids(reply)
 
     async def gpu_info(
         self, caller: str, *, max_age_seconds: float | None = None, timeout_seconds: float | None = None
@@ -164,12 +185,12 @@ class GpuTelemetry:
         outcome = self._cell.outcome
         if outcome is None and within > 0 and self._clock() >= until:
             words = STILL_NO_SAMPLE.format(first=self._sampler.first_timeout_seconds, later=self._sampler.timeout_seconds)
-            return guest_api_pb2.GpuInfoResponse(error=words, first_sample_pending=True)
+            return self._with_xids(guest_api_pb2.GpuInfoResponse(error=words, first_sample_pending=True))
         if outcome is None or outcome.failed:
             return self._reply()
         wanted = "" if max_age_seconds is None else f" that is at most {max_age_seconds:g} s old"
         reason = f"no GPU sample{wanted} within {max(within, 0.0):.1f} s; the last one is {self._cell.age_seconds:.1f} s old"
-        return guest_api_pb2.GpuInfoResponse(error=reason)
+        return self._with_xids(guest_api_pb2.GpuInfoResponse(error=reason))
 
     def _note(self, caller: str) -> None:
         """Let a request lead to its one sample: ahead of the caller's next beat, or now if one is due."""
@@ -179,13 +200,24 @@ class GpuTelemetry:
     def _reply(self) -> guest_api_pb2.GpuInfoResponse:
         outcome = self._cell.outcome
         if outcome is None:
-            return guest_api_pb2.GpuInfoResponse(error=NO_SAMPLE_YET, first_sample_pending=True)
+            return self._with_xids(guest_api_pb2.GpuInfoResponse(error=NO_SAMPLE_YET, first_sample_pending=True))
         reply = guest_api_pb2.GpuInfoResponse()
         reply.CopyFrom(outcome.reply)
         reply.sample_age_ms = int(self._cell.age_seconds * 1000)
         if reply.gpus and self.inventory is not None:
             reply.pci_devices = self.inventory.nvidia
+        return self._with_xids(reply)
+
+    def _with_xids(self, reply: guest_api_pb2.GpuInfoResponse) -> guest_api_pb2.GpuInfoResponse:
+        """`reply` with the XIDs as old as they are now; "no card" stays empty."""
+        if self._kernel_log is not None and self._kernel_log.xids is not None and (reply.gpus or reply.error):
+            self._kernel_log.xids.write_to(reply, self._clock())
         return reply
+
+    async def _read_log_of_a_card(self, kernel_log: KernelLog) -> None:
+        """A guest that never has a card never opens the log."""
+        await self._gate.card_seen.wait()
+        await kernel_log.start()
 
     async def _take(self) -> Outcome:
         outcome = await self._sampler.sample()

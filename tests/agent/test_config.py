@@ -55,6 +55,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     procfs_root = "/tmp/proc"
     data_disks = ["/", "/data"]
     extra_interface_prefixes = ["ib"]
+    kernel_log = "off"
     [identity]
     file = "/etc/identity.json"
     [power]

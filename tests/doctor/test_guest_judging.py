@@ -12,7 +12,7 @@ import pytest
 from guest_api import guest_api_pb2
 from guest_service.boot_gate.policy import Policy
 from guest_service.config import GuestConfig
-from guest_service.doctor import cards, cid, facts, library, sample
+from guest_service.doctor import cards, cid, facts, kernel_log, library, sample
 from guest_service.doctor.machine import Guest
 from guest_service.inventory import Card
 from guest_service.sampler import Outcome, OutcomeKind
@@ -332,3 +332,29 @@ def test_a_binding_that_was_replaced_is_wrong_and_the_advice_puts_it_right() -> 
     assert found.seen == "nvidia-ml-py is replaced by nvidia-ml-py3"
     assert found.advice == "pip uninstall nvidia-ml-py3; pip install --force-reinstall nvidia-ml-py"
     assert library.binding_owners() == ["nvidia-ml-py"]
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (errno.EPERM, "CAP_SYSLOG, and DeviceAllow=/dev/kmsg r"),
+        (errno.EACCES, "ProtectKernelLogs=no"),
+        (errno.ENXIO, "ProtectKernelLogs=no"),
+        (errno.ENOENT, "ProtectKernelLogs=no"),
+    ],
+)
+def test_a_kernel_log_that_cannot_be_read_names_the_line_of_the_unit_that_grants_it(number: int, line: str) -> None:
+    path = Path("/dev/kmsg")
+    (finding,) = kernel_log.judge_kernel_log(path, OSError(number, os.strerror(number)), "root")
+    assert finding.verdict is Verdict.WRONG
+    assert os.strerror(number) in finding.seen
+    assert line in finding.advice
+    unit = (Path(__file__).parents[2] / "deploy/systemd/guest-service.service").read_text()
+    assert all(part in unit for part in ("CAP_SYSLOG", "DeviceAllow=/dev/kmsg r\n", "ProtectKernelLogs=no\n"))
+
+
+def test_a_device_without_records_is_no_kernel_log_and_a_fifo_without_records_is_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "kmsg")
+    assert kernel_log.try_log(Path("/dev/null")) is not None
+    assert kernel_log.try_log(tmp_path / "nothing") is not None
+    assert kernel_log.try_log(tmp_path / "kmsg") is None

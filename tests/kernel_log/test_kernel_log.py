@@ -264,3 +264,14 @@ async def test_the_log_of_this_kernel_is_read_to_its_end() -> None:
         await asyncio.sleep(0)
     assert reader.xids is not None
     await reader.close()
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "file"])
+async def test_what_is_no_log_is_unknown_and_holds_nobody_up(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_bytes(record(XID_580))
+    reader = KernelLog(tmp_path / name, clock=lambda: 1.0)
+    await reader.start()
+    assert reader.xids is None
+    assert reader.problem
+    assert "XIDs are not known" in caplog.text
+    await reader.close()
