@@ -16,16 +16,14 @@ from google.protobuf.message import Message
 
 from guest_api import guest_api_pb2
 from guest_client.prepared_call import Ask, AsyncCaller, Many, Pages, ReplyT, Stream, SyncCaller, Unary
+from guest_contract.methods import GUEST_SERVICE, PROXIED_SERVICE, bound_seconds
 from guest_fleet.v1 import fleet_pb2
 
-# The product's own bounds of a call (contract). A cold sample may take 10 s and its kill 2 s; everything else is quicker.
-GPU_INFO_TIMEOUT_SECONDS = 15.0
-TIMEOUT_SECONDS = 20.0
 # An id in an error message: the contract's longest id has 128 characters, and what is longer is no id.
 _SHOWN_ID_CHARACTERS = 128
 
-_GUEST = f"/{guest_api_pb2.DESCRIPTOR.services_by_name['GuestApi'].full_name}/"
-_PROXIED = f"/{guest_api_pb2.DESCRIPTOR.services_by_name['ProxiedGuestApi'].full_name}/"
+_GUEST = f"/{GUEST_SERVICE.full_name}/"
+_PROXIED = f"/{PROXIED_SERVICE.full_name}/"
 _FLEET = f"/{fleet_pb2.DESCRIPTOR.services_by_name['FleetService'].full_name}/"
 
 _Caller = AsyncCaller | SyncCaller
@@ -202,7 +200,7 @@ def _bound(client: _Caller, method: str, timeout: float | None) -> float:
         return checked_seconds("timeout_seconds", timeout)
     if client.default_timeout_seconds is not None:
         return client.default_timeout_seconds
-    return GPU_INFO_TIMEOUT_SECONDS if method == "GpuInfo" else TIMEOUT_SECONDS
+    return bound_seconds(method)
 
 
 def checked_seconds(name: str, seconds: float) -> float:

@@ -1,6 +1,6 @@
-"""What the proxy forwards, read from the contract's service descriptors, so that there is no second list of methods to keep.
+"""The methods of the contract and their bounds, read from its service descriptors, so that there is no second list to keep.
 
-A method added to GuestApi and ProxiedGuestApi is forwarded without a new line of code here. Rejected: the generated servicer,
+The proxy forwards a method that is added to GuestApi and ProxiedGuestApi without a new line of code. Rejected: the generated servicer,
 which wants one hand-written method per rpc, and passing bytes through unread, which would let a guest's malformed reply reach
 every client.
 """
@@ -37,6 +37,11 @@ class Method:
     only_reads: bool
 
 
+def bound_seconds(method: str) -> float:
+    """The product's own bound of a call of `method`, for a caller who sets none."""
+    return GPU_INFO_BOUND_SECONDS if method == "GpuInfo" else BOUND_SECONDS
+
+
 def proxied_methods(guest: ServiceDescriptor = GUEST_SERVICE, proxied: ServiceDescriptor = PROXIED_SERVICE) -> tuple[Method, ...]:
     """Every method of `proxied` with its twin in `guest`; raises ValueError where the contract has no such twin."""
     return tuple(_with_twin(method, guest) for method in proxied.methods)
@@ -51,6 +56,6 @@ def _with_twin(proxied: MethodDescriptor, guest: ServiceDescriptor) -> Method:
         name=proxied.name,
         guest_path=f"/{guest.full_name}/{twin.name}",
         reply=message_factory.GetMessageClass(twin.output_type),
-        bound_seconds=GPU_INFO_BOUND_SECONDS if proxied.name == "GpuInfo" else BOUND_SECONDS,
+        bound_seconds=bound_seconds(proxied.name),
         only_reads=level == descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS,
     )
