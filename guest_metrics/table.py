@@ -168,7 +168,7 @@ AGENT_PART_UP = _gauge(
 AGENT_FAMILIES = (GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_BUILD_INFO, AGENT_PART_UP)
 
 # --- The proxy itself -------------------------------------------------------------------------------------------------------------------
-PROXY_GUEST_UP = _gauge("vmm_proxy_guest_up", "1 when the guest answered the last look in time; absent when it is stopped.")
+PROXY_GUEST_UP = _gauge("vmm_proxy_guest_up", "1 when the guest is reachable, as in ListGuests; absent when it is stopped.")
 PROXY_GUEST_ANSWER_AGE = _gauge("vmm_proxy_guest_answer_age_seconds", "Time since the guest's last answer.")
 PROXY_GUEST_GPU_INFO = _info(
     "vmm_proxy_guest_gpu_info", "Joins a card's address in the guest to its address on the host.", *CARD_LABELS, "host_pci_bus_id"

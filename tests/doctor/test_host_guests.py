@@ -117,6 +117,8 @@ async def test_guests_that_hang_refuse_or_talk_nonsense_are_a_line_each_and_hold
     assert (found["good"]["verdict"], "no instance id" in found["good"]["seen"]) == ("ok", True)
     assert "connection refused" in found["refused"]["seen"]
     assert "does not decode" in found["nonsense"]["seen"]
+    assert found["nonsense"]["do"].startswith("it is reached and does not say who it is")
+    assert "does an agent listen there" in found["refused"]["do"]
     assert all(found[f"hung-{number}"]["verdict"] == "wrong" for number in range(20)), (
         "asked at once: one after the other is two minutes"
     )

@@ -26,23 +26,30 @@ from vmm_proxy.doctor.machine import Host
 from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.reachability import answered
 
 # A guest answers Info from memory; two handshakes of 2.5 s and some is what the proxy itself waits for one that swallows connections.
 GUEST_SECONDS = 6.0
 _VERSION_LIMIT_CHARACTERS = 64
 _ERROR_LIMIT_CHARACTERS = 300
 _METHODS = {method.name: method for method in proxied_methods()}
+INSIDE = "guest-service doctor in the guest says more"
+REACHED = f"it is reached and does not say who it is: does guest-service answer there, and not another program? {INSIDE}"
 
 
 @dataclass(frozen=True, slots=True)
 class GuestReading:
-    """What came of asking: who it says it is, or why not; and its cards, None where it gave no answer about them."""
+    """What came of asking: who it says it is, or why not; and its cards, None where it gave no answer about them.
+
+    `reached` is as everywhere in the proxy: it said something, were it an error.
+    """
 
     entry: GuestEntry
     version: str = ""
     instance_id: bytes = b""
     failure: str = ""
     gpus: guest_api_pb2.GpuInfoResponse | None = None
+    reached: bool = False
 
 
 async def examine_guests(host: Host) -> Sequence[Finding]:
@@ -70,7 +77,7 @@ async def ask_guest(entry: GuestEntry, usual_tls: GuestTls | None, tls_refused: 
     try:
         return await _read(line, entry)
     except CallError as error:
-        return GuestReading(entry, failure=error.text)
+        return GuestReading(entry, failure=error.text, reached=answered(error))
     finally:
         await line.close()
 
@@ -79,14 +86,14 @@ async def _read(line: Line, entry: GuestEntry) -> GuestReading:
     until = asyncio.get_running_loop().time() + GUEST_SECONDS
     info = (await ask(line, entry.id, _METHODS["Info"], (), until)).message
     if not isinstance(info, guest_api_pb2.GuestInfo):
-        return GuestReading(entry, failure=f"guest {entry.id}: its reply is no GuestInfo")
+        return GuestReading(entry, failure=f"guest {entry.id}: its reply is no GuestInfo", reached=True)
     gpus = None
     # Another VM in the guest's place is not asked any further. A guest that tells nothing of cards is no fault of the way to it.
     if not entry.instance_id or hmac.compare_digest(entry.instance_id, info.instance_id):
         with contextlib.suppress(CallError):
             told = (await ask(line, entry.id, _METHODS["GpuInfo"], (), until)).message
             gpus = told if isinstance(told, guest_api_pb2.GpuInfoResponse) else None
-    return GuestReading(entry, info.version[:_VERSION_LIMIT_CHARACTERS], info.instance_id, gpus=gpus)
+    return GuestReading(entry, info.version[:_VERSION_LIMIT_CHARACTERS], info.instance_id, gpus=gpus, reached=True)
 
 
 def judge_cards(reading: GuestReading) -> list[Finding]:
@@ -104,7 +111,7 @@ def judge_guest(reading: GuestReading) -> Finding:
     """Reached, and the one that the directory means."""
     entry = reading.entry
     if reading.failure:
-        return wrong(f"{reading.failure} ({entry.address})", _advice(entry.address))
+        return wrong(f"{reading.failure} ({entry.address})", REACHED if reading.reached else _advice(entry.address))
     shown = reading.instance_id.hex() or "no instance id"
     if entry.instance_id and not hmac.compare_digest(entry.instance_id, reading.instance_id):
         return wrong(
@@ -116,7 +123,7 @@ def judge_guest(reading: GuestReading) -> Finding:
 
 
 def _advice(address: Address) -> str:
-    inside = "guest-service doctor in the guest says more"
+    inside = INSIDE
     match address:
         case VsockAddress(cid=cid) if cid == VSOCK_CIDS["local"]:
             return f"does an agent of this machine listen on vsock:any:{address.port}, and is CID 1 in its grpc.vsock_cids?"

@@ -61,7 +61,9 @@ class FleetBoard:
         self._upstreams = upstreams
         self._with_containers = with_containers
         self.clock = clock
-        self._guests: dict[str, LastKnown] = {entry.id: LastKnown(entry) for entry in directory.after() if entry.running}
+        self._guests: dict[str, LastKnown] = {
+            entry.id: LastKnown(entry, upstreams.contact(entry.id)) for entry in directory.after() if entry.running
+        }
         self._ordered: tuple[LastKnown, ...] | None = None
         self._pace = Pace()
         # Waiting for their look or in it.
@@ -178,7 +180,7 @@ class FleetBoard:
                 self._leave(known)
             if after is None or not after.running:
                 return
-            known = self._guests[after.id] = LastKnown(after)
+            known = self._guests[after.id] = LastKnown(after, self._upstreams.contact(after.id))
             self._ordered = None
         for listener in self._listeners:
             listener(known, True)

@@ -17,9 +17,12 @@ from guest_contract import card_sums
 from guest_contract.card_sums import NO_CARDS, CardSums
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.errors import CallError
+from vmm_proxy.upstream.reachability import Contact, Reach
 
 # Prometheus itself looks back five minutes for a sample before it takes a series for gone.
 KEEP_SECONDS = 300.0
+
+_UP = {Reach.SERVING: True, Reach.UNREACHABLE: False, Reach.UNKNOWN: None}
 
 M = TypeVar("M", bound=Message)
 
@@ -54,6 +57,8 @@ class LastKnown:
     """One running guest at one address; a guest that moved gets a new one."""
 
     entry: GuestEntry
+    # What all calls to it say of its reachability, whoever made them.
+    contact: Contact
     gpus: Part[GpuInfoResponse] = field(default_factory=Part)
     system: Part[SystemInfo] = field(default_factory=Part)
     containers: Part[ListContainersResponse] = field(default_factory=Part)
@@ -83,11 +88,8 @@ class LastKnown:
 
     @property
     def up(self) -> bool | None:
-        """Whether the guest gave an answer in the last look; None while nothing is known."""
-        gpus, system = self.gpus, self.system
-        if gpus.answers or system.answers:
-            return True
-        return False if gpus.tried and system.tried else None
+        """Whether the guest is reachable (vmm_proxy.upstream.reachability); None while nothing is known."""
+        return _UP[self.contact.reach]
 
     @property
     def answered_at(self) -> float | None:

@@ -27,7 +27,7 @@ class FleetView:
         self._directory = directory
         self._board = board
         self.history = History(board.clock)
-        self._rows: dict[str, tuple[object, int, float, str]] = {}
+        self._rows: dict[str, tuple[object, object, float, str]] = {}
         self.pages = pages
         board.listen(self._noted)
 
@@ -43,7 +43,8 @@ class FleetView:
             return None
         known = self._board.get(guest_id)
         now = self._board.clock()
-        version = known.version if known else 0
+        # Another caller's call may tell that the guest is gone.
+        version = (known.version, known.contact.reach) if known else None
         kept = self._rows.get(guest_id)
         if kept and kept[0] is (known or entry) and kept[1] == version and now - kept[2] <= KEPT_SECONDS:
             return kept[3]

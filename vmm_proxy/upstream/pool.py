@@ -106,7 +106,7 @@ class Upstreams:
             generation=entry.generation,
             pin=entry.instance_id,
             tls=tls_for(entry.address, entry.tls, self._usual_tls),
-            contact=self._contacts.setdefault(entry.id, Contact()),
+            contact=self.contact(entry.id),
             proxy_calls=self._calls,
             wall_clock=self._wall_clock,
             on_wrong_guest=wrong_guest,
@@ -114,7 +114,13 @@ class Upstreams:
 
     def contact(self, guest_id: str) -> Contact:
         """What the calls to a guest say of it; all unknown where none was made."""
-        return self._contacts.get(guest_id) or Contact()
+        known = self._contacts.get(guest_id)
+        if known is None:
+            known = Contact()
+            # Kept for a guest of the directory alone, so that whoever holds it sees what the first call says.
+            if self._directory.get(guest_id) is not None:
+                self._contacts[guest_id] = known
+        return known
 
     @property
     def redials(self) -> int:
@@ -143,7 +149,7 @@ class Upstreams:
 
     def _end(self, guest_id: str, reason: str) -> None:
         if contact := self._contacts.get(guest_id):
-            contact.reach = Reach.UNKNOWN
+            contact.reach, contact.why = Reach.UNKNOWN, ""
         if upstream := self._upstreams.pop(guest_id, None):
             self._close(upstream, reason)
 

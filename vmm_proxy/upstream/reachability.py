@@ -1,5 +1,11 @@
-"""What the last calls to a guest say of its reach. It is data that outlives the guest's line, for the fleet's list and figures; nothing is
-asked here, and nothing decided by it."""
+"""Whether a guest is reachable, by what the calls to it say: one definition for ListGuests, vmm_proxy_guest_up, the page and the doctor.
+
+A guest that says anything is reachable, were it an error. It is unreachable once a call stays unanswered and nothing else was answered since
+that call began: one hung method of an agent that answers all others is no guest that is gone, however the two calls end. A call that never
+left the proxy (a limit, a caller that allowed no time) says nothing. It is data that outlives the guest's channel; nothing is asked here.
+Rejected: the last outcome alone (of two calls at once the slower one decided), and a rule of its own for each page (list and metric then
+contradict each other in the same minute).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +25,13 @@ log = logging.getLogger(__name__)
 VERSION_LIMIT_BYTES = 64
 
 
+def answered(outcome: Outcome) -> bool:
+    """Whether the guest said something, were it an error."""
+    return isinstance(outcome, Answer) or outcome.answered
+
+
 class Reach(enum.Enum):
-    """What the last call to a guest says."""
+    """What the calls to a guest say."""
 
     UNKNOWN = "unknown"
     SERVING = "serving"
@@ -29,9 +40,13 @@ class Reach(enum.Enum):
 
 @dataclass(slots=True)
 class Contact:
-    """The last known of a guest: whether the last call reached it, when it was last tried and last answered (epoch seconds)."""
+    """The last known of a guest: whether it is reachable, when it was last tried and last answered (epoch seconds)."""
 
     reach: Reach = Reach.UNKNOWN
+    # Why it is unreachable; empty while it is not.
+    why: str = ""
+    # How many calls it answered: a call that notes this when it begins knows at its end whether another one was answered meanwhile.
+    answers: int = 0
     answered_at: float | None = None
     tried_at: float | None = None
     agent_version: str = ""
@@ -41,15 +56,19 @@ class Contact:
     gpus: int | None = None
     pci_devices: int | None = None
 
-    def note(self, guest_id: str, outcome: Outcome, now: float) -> None:
-        """A call ended with `outcome` at `now` (epoch seconds); a guest that comes or goes is one line in the log."""
-        answered = isinstance(outcome, Answer) or outcome.answered
+    def note(self, guest_id: str, outcome: Outcome, now: float, *, answers_before: int) -> None:
+        """A call that began when there were `answers_before` ended with `outcome` at `now` (epoch seconds); a guest that comes or goes is one
+        line in the log."""
         self.tried_at = now
-        if answered:
+        if answered(outcome):
             self.answered_at = now
-        reach = Reach.SERVING if answered else Reach.UNREACHABLE
+            self.answers += 1
+        elif self.answers != answers_before:
+            return
+        reach = Reach.SERVING if answered(outcome) else Reach.UNREACHABLE
+        self.why = outcome.text if isinstance(outcome, CallError) and not outcome.answered else ""
         if reach is not self.reach:
-            if isinstance(outcome, CallError) and not answered:
+            if isinstance(outcome, CallError) and not outcome.answered:
                 log.warning("%s", outcome.text, extra=about(guest_id))
             else:
                 log.info("guest %s: answers", guest_id)

@@ -25,7 +25,7 @@ from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
 from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Slots
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.question import Question
-from vmm_proxy.upstream.reachability import Contact
+from vmm_proxy.upstream.reachability import Contact, answered
 from vmm_proxy.upstream.single_flight import Answer, Flight, Outcome
 
 log = logging.getLogger(__name__)
@@ -222,6 +222,7 @@ class Upstream:
     async def _fly(self, flight: Flight, method: Method, metadata: Metadata, end: Callable[[], None]) -> Outcome:
         outcome: Outcome
         allowed_seconds = flight.deadline - asyncio.get_running_loop().time()
+        answers_before = self.contact.answers
         try:
             outcome = await self._ask(method, metadata, flight.deadline)
         except CallError as error:
@@ -230,13 +231,13 @@ class Upstream:
             if asyncio.get_running_loop().time() >= flight.deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.
                 missed = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, f"guest {self.guest_id}: no answer in time")
-                self._note(missed, allowed_seconds)
+                self._note(missed, allowed_seconds, answers_before)
             raise
         except Exception:
             log.exception("a call to guest %s failed in the proxy itself", self.guest_id)
             outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {self.guest_id}: a fault of the proxy; its log says more")
         end()
-        self._note(outcome, allowed_seconds)
+        self._note(outcome, allowed_seconds, answers_before)
         flight.land(outcome)
         return outcome
 
@@ -284,14 +285,13 @@ class Upstream:
             self._line = None
             self._retire(line)
 
-    def _note(self, outcome: Outcome, allowed_seconds: float) -> None:
-        answered = isinstance(outcome, Answer) or outcome.answered
-        missed = isinstance(outcome, CallError) and outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not answered
+    def _note(self, outcome: Outcome, allowed_seconds: float, answers_before: int) -> None:
+        missed = isinstance(outcome, CallError) and outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not outcome.answered
         if missed and allowed_seconds < HASTY_SECONDS:
             return
-        if answered:
+        if answered(outcome):
             self._misses = 0
-        self.contact.note(self.guest_id, outcome, self._wall_clock())
+        self.contact.note(self.guest_id, outcome, self._wall_clock(), answers_before=answers_before)
         if missed:
             self._missed()
 

@@ -128,8 +128,8 @@ def _note(known: LastKnown | None, gpus: GpuInfoResponse | None) -> str:
 
 
 def _why_down(known: LastKnown) -> str:
-    failure = known.gpus.failure
-    return formats.text(failure.text.removeprefix(f"guest {known.id}: ")) if failure else ""
+    text = known.gpus.failure.text if known.gpus.failure else known.contact.why
+    return formats.text(text.removeprefix(f"guest {known.id}: "))
 
 
 def _age(known: LastKnown | None, gpus: GpuInfoResponse | None, now: float) -> tuple[str, float | None]:
