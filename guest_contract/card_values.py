@@ -62,10 +62,10 @@ def read(card: GpuDevice) -> CardValues:
     return CardValues(stands, tuple(f"{question}: {reason}" for question, reason in reasons.items()))
 
 
-def missing(reply: GpuInfoResponse) -> str:
-    """What to say where the driver shows fewer cards than the guest's bus has; empty otherwise, and where one of them is unknown."""
-    given = pci_devices(reply)
-    return "" if reply.error or given is None else words.given_and_seen(given, len(reply.gpus))
+def missing(reply: GpuInfoResponse, given: int | None = None) -> str:
+    """What to say where the driver shows fewer cards than the guest's bus has, or than the `given` ones; empty otherwise, and where nothing
+    is known of the cards. `given`: how many the host gave to the guest, where somebody knows."""
+    return "" if reply.error else words.cards_missing(len(reply.gpus), pci_devices(reply), given)
 
 
 def pci_devices(reply: GpuInfoResponse) -> int | None:

@@ -68,11 +68,19 @@ def moment(unix_seconds: int) -> str:
         return f"{unix_seconds} s after 1970"  # a guest may send any 64-bit number
 
 
-def given_and_seen(given: int, seen: int) -> str:
-    """What is said where the driver shows fewer cards than the bus has; empty where it does not."""
-    if seen >= given:
-        return ""
-    return f"{given} on the PCI bus, {seen} seen by the driver"
+def cards_missing(seen: int, on_bus: int | None, given: int | None = None) -> str:
+    """What is said where the driver shows fewer cards than the bus has, or than the host gave to the guest; empty where it does not.
+
+    None: not known. `4 given by the host, 3 on the PCI bus, 3 seen by the driver`.
+    """
+    lacks_given = given is not None and seen < given
+    lacks_on_bus = on_bus is not None and seen < on_bus
+    parts = (
+        (lacks_given, given, "given by the host"),
+        (on_bus is not None and (lacks_given or lacks_on_bus), on_bus, "on the PCI bus"),
+        (lacks_given or lacks_on_bus, seen, "seen by the driver"),
+    )
+    return ", ".join(f"{count} {where}" for said, count, where in parts if said)
 
 
 _UNITS: Mapping[str, Callable[[int], str]] = {

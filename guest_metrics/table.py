@@ -170,6 +170,9 @@ AGENT_FAMILIES = (GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_B
 # --- The proxy itself -------------------------------------------------------------------------------------------------------------------
 PROXY_GUEST_UP = _gauge("vmm_proxy_guest_up", "1 when the guest is reachable, as in ListGuests; absent when it is stopped.")
 PROXY_GUEST_ANSWER_AGE = _gauge("vmm_proxy_guest_answer_age_seconds", "Time since the guest's last answer.")
+PROXY_GUEST_GPUS_GIVEN = _gauge(
+    "vmm_proxy_guest_gpus_given", "Cards that the directory says were given to the guest; absent where it names none."
+)
 PROXY_GUEST_GPU_INFO = _info(
     "vmm_proxy_guest_gpu_info", "Joins a card's address in the guest to its address on the host.", *CARD_LABELS, "host_pci_bus_id"
 )
@@ -198,6 +201,7 @@ PROXY_BUILD_INFO = _info("vmm_proxy_build_info", "The proxy.", "version", "pytho
 PROXY_FAMILIES = (
     PROXY_GUEST_UP,
     PROXY_GUEST_ANSWER_AGE,
+    PROXY_GUEST_GPUS_GIVEN,
     PROXY_GUEST_GPU_INFO,
     PROXY_CALLS,
     PROXY_CALL_DURATION,

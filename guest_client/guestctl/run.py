@@ -24,6 +24,7 @@ from guest_client.guestctl.output import csv_view, json_view, stdout, tables
 from guest_client.guestctl.output.remarks import Say, UnknownFields
 from guest_client.guestctl.request import Output, Question, Subject
 from guest_client.guestctl.top import plain
+from guest_client.sync_client import ProxyClient
 
 EXIT_STATUS: dict[type[ClientError], int] = {
     InvalidAddressError: 2,
@@ -65,19 +66,19 @@ def _answer(question: Question, say: Say) -> None:
         case Subject.GPU if question.chosen is not None:
             collecting.show(question, say)
         case _:
-            reply = _ask(question)
-            stdout.write(_text(question, reply))
+            reply, gpus_given = _ask(question)
+            stdout.write(_text(question, reply, gpus_given))
             UnknownFields(say).look_at(reply)
 
 
-def _text(question: Question, reply: Message) -> str:
+def _text(question: Question, reply: Message, gpus_given: int | None) -> str:
     if question.output is Output.JSON:
         return json_view.to_text(json_view.view(reply))
     if question.output is Output.CSV and isinstance(reply, guest_api_pb2.GpuInfoResponse):
-        return csv_view.to_text([csv_view.CARD_COLUMNS, *csv_view.cards(question.vm_id or "", reply)])
+        return csv_view.to_text([csv_view.CARD_COLUMNS, *csv_view.cards(question.vm_id or "", reply, given=gpus_given)])
     if question.output is Output.CSV and isinstance(reply, guest_api_pb2.ListContainersResponse):
         return csv_view.to_text(csv_view.containers(reply))
-    return tables.show(reply, question.vm_id)
+    return tables.show(reply, question.vm_id, gpus_given)
 
 
 def _hint(error: ClientError, question: Question) -> str:
@@ -94,7 +95,8 @@ def _hint(error: ClientError, question: Question) -> str:
     return "" if "TLS:" in error.reason else " (is the address right, and does a server listen there?)"
 
 
-def _ask(question: Question) -> Message:
+def _ask(question: Question) -> tuple[Message, int | None]:
+    """The answer, and how many cards the host gave to the guest, where that is shown and the proxy knows."""
     max_age = question.max_age_seconds
     calls: dict[Subject, Callable[[], Message]]
     if question.vm_id is None:
@@ -107,7 +109,7 @@ def _ask(question: Question) -> Message:
                 Subject.CONTAINERS: guest.list_containers,
                 Subject.SHUTDOWN: guest.shutdown,
             }
-            return calls[question.subject]()
+            return calls[question.subject](), None
     with connect.proxy_client(question) as proxy:
         calls = {
             Subject.GPU: partial(proxy.gpu_info, question.vm_id, max_age_seconds=max_age),
@@ -117,4 +119,15 @@ def _ask(question: Question) -> Message:
             Subject.CONTAINERS: partial(proxy.list_containers, question.vm_id),
             Subject.SHUTDOWN: partial(proxy.shutdown, question.vm_id),
         }
-        return calls[question.subject]()
+        reply = calls[question.subject]()
+        shows_cards = question.subject is Subject.GPU and question.output is not Output.JSON
+        return reply, _gpus_given(proxy, question.vm_id) if shows_cards else None
+
+
+def _gpus_given(proxy: ProxyClient, vm_id: str) -> int | None:
+    """How many cards the proxy's directory gives to the guest; None where it does not say. A remark is no reason to fail."""
+    try:
+        found = list(proxy.list_guests(ids=[vm_id]))
+    except CallError:
+        return None
+    return next((guest.gpus_given for guest in found if guest.id == vm_id and guest.HasField("gpus_given")), None)

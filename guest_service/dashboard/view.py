@@ -88,7 +88,7 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
         cc_ready=words.yes_no(reply.cc_ready if reply.HasField("cc_ready") else None),
         devtools=reply.cc_devtools,
         cards=tuple(card_view(device) for device in reply.gpus),
-        missing=words.given_and_seen(pci_devices, seen) if shown and pci_devices is not None else "",
+        missing=words.cards_missing(seen, pci_devices) if shown else "",
     )
 
 

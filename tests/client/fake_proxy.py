@@ -33,6 +33,8 @@ class Guest:
     samples: int = 1
     # Cards by the driver and on the bus, as a list of guests tells them.
     listed_cards: tuple[int | None, int | None] = (None, None)
+    # Cards that the directory gives to it.
+    gpus_given: int | None = None
     shut_down: bool = False
 
 
@@ -156,6 +158,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                     state=fleet_pb2.GUEST_STATE_UNREACHABLE if guest.refuses_with else fleet_pb2.GUEST_STATE_SERVING,
                     gpus=guest.listed_cards[0],
                     pci_devices=guest.listed_cards[1],
+                    gpus_given=guest.gpus_given,
                 )
                 for vm_id, guest in page
             ]
@@ -172,7 +175,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 status = status_pb2.Status(code=code_pb2.UNAVAILABLE, message=guest.refuses_with[1])
                 yield fleet_pb2.GuestGpuInfo(guest_id=vm_id, status=status)
             else:
-                yield fleet_pb2.GuestGpuInfo(guest_id=vm_id, gpu_info=guest.gpu_info)
+                yield fleet_pb2.GuestGpuInfo(guest_id=vm_id, gpu_info=guest.gpu_info, gpus_given=guest.gpus_given)
 
     def CollectGpuInfo(
         self, request: fleet_pb2.CollectGpuInfoRequest, context: Context

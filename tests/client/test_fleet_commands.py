@@ -155,6 +155,29 @@ def test_a_card_that_the_driver_lost_is_missed_in_gpu_top_watch_and_csv(capsys: 
     assert "PCI bus" not in _out(capsys, "gpu", "vm1")
 
 
+@pytest.mark.parametrize(
+    ("seen", "on_bus", "remark"),
+    [
+        (3, 3, "4 given by the host, 3 on the PCI bus, 3 seen by the driver"),
+        (3, 4, "4 given by the host, 4 on the PCI bus, 3 seen by the driver"),
+        (0, None, "4 given by the host, 0 seen by the driver"),
+    ],
+)
+def test_a_card_that_the_host_gave_and_the_guest_does_not_see_is_missed_everywhere(
+    capsys: pytest.CaptureFixture[str], fleet: Fleet, seen: int, on_bus: int | None, remark: str
+) -> None:
+    cards = [GpuDevice(index=index, utilization_gpu=1) for index in range(seen)]
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=cards, pci_devices=on_bus), listed_cards=(seen, on_bus), gpus_given=4)
+    one = ("vm1", "--count", "1")
+    for form in (("list",), ("gpu", "vm1"), ("gpu", "--all"), ("top", *one), ("watch", *one), ("gpu", "vm1", "-o", "csv")):
+        assert remark in _out(capsys, *form), form
+    assert [row["gpus_given"] for row in _rows(_out(capsys, "list", "-o", "csv"))] == ["4", ""]
+    fleet.guests["vm1"].gpus_given, fleet.guests["vm1"].listed_cards = seen, (seen, seen)
+    fleet.guests["vm1"].gpu_info.pci_devices = seen
+    for form in (("list",), ("gpu", "vm1"), ("gpu", "--all"), ("top", *one), ("watch", *one), ("gpu", "vm1", "-o", "csv")):
+        assert "given by the host" not in _out(capsys, *form), form
+
+
 def test_a_list_says_which_guest_misses_a_card(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
     fleet.guests["vm1"].listed_cards = (7, 8)
     assert "vm1: a card is missing (8 on the PCI bus, 7 seen by the driver)" in _out(capsys, "list")

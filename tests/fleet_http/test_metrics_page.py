@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -234,6 +235,27 @@ async def test_cards_are_joined_with_their_addresses_on_the_host() -> None:
             ("vm-a", "00000000:02:00.0", "0000:3c:00.0"),
         }
         assert all(set(join) == {"vm_id", "index", "uuid", "pci_bus_id", "host_pci_bus_id"} for join in joins)
+
+
+async def test_what_the_host_gave_is_said_of_a_guest_that_answers_and_of_one_that_does_not() -> None:
+    async with running_fleet() as fleet:
+        four = tuple(f"0000:3b:00.{number}" for number in range(4))
+        await fleet.add("vm-fewer", Answers(gpus=h200s(3)), gpus=four)
+        await fleet.add("vm-silent", Answers(silent=set(ALL_SILENT)), gpus=four)
+        await fleet.add("vm-none")
+        samples = await page(fleet, timeout=1)
+        given = {
+            dict(labels)["vm_id"]: value for (name, labels), value in samples.items() if name == "vmm_proxy_guest_gpus_given"
+        }
+        assert given == {"vm-fewer": 4, "vm-silent": 4}
+        assert samples[at("dstack_gpu_nvml_devices", vm_id="vm-fewer")] == 3
+        one = await page(fleet, "/metrics?vm_id=vm-fewer")
+        assert one[at("vmm_proxy_guest_gpus_given", vm_id="vm-fewer")] == 4
+        missed = "A card is missing: 4 given by the host, 3 seen by the driver"
+        assert missed in (fleet.pages.view.rows("vm-fewer") or "")
+        fleet.directory.replace(replace(fleet.directory.known("vm-fewer"), gpus=four[:3]))
+        assert (await page(fleet))[at("vmm_proxy_guest_gpus_given", vm_id="vm-fewer")] == 3
+        assert missed not in (fleet.pages.view.rows("vm-fewer") or "")
 
 
 async def test_calls_are_counted_by_method_and_status_and_refusals_by_reason() -> None:

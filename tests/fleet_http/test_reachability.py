@@ -14,9 +14,10 @@ from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 from tests.fleet_http.fleet import Answers, Context, Fleet, running_fleet
-from tests.fleet_http.test_metrics_page import at, later, page, settled
+from tests.fleet_http.test_metrics_page import later, page, settled
+from tests.metrics.readers import at
+from vmm_proxy.errors import CallError
 from vmm_proxy.metrics.guest_answers import LOOK_AGAIN_SECONDS
-from vmm_proxy.upstream.grpc_errors import CallError
 
 pytestmark = pytest.mark.asyncio
 INFO = next(method for method in proxied_methods() if method.name == "Info")

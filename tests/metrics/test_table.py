@@ -47,6 +47,7 @@ PROMISED: dict[str, tuple[str, ...]] = {
     "dstack_gpu_samples_total": ("outcome",),
     "dstack_gpu_sample_duration_seconds": (),
     "vmm_proxy_guest_up": (),
+    "vmm_proxy_guest_gpus_given": (),
     "vmm_proxy_guest_answer_age_seconds": (),
     "vmm_proxy_calls_total": ("method", "code"),
     "vmm_proxy_guest_gpu_info": (*CARD, "host_pci_bus_id"),

@@ -119,6 +119,23 @@ async def test_a_list_asks_a_guest_once_and_not_again_at_every_list(proxy: Proxy
         assert [stream.path for stream in guest.requests] == ["/guest_api.GuestApi/Info"]
 
 
+async def test_lists_collections_and_watches_say_how_many_cards_the_host_gave(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), healthy) as guest:
+        proxy.add("vm1", guest.address, gpus=("0000:3b:00.0", "0000:3c:00.0"))
+        proxy.add("vm2", f"unix:{sockets}/nobody", gpus=("0000:3d:00.0",))
+        assert [(entry.id, entry.gpus_given) for entry in await listed(proxy)] == [("vm1", 2), ("vm2", 1)]
+        outcomes = await collected(proxy)
+        watch = proxy.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest(), timeout=10)
+        async for update in watch:
+            outcomes |= {f"{outcome.guest_id} watched": outcome for outcome in update.guests}
+            if len(outcomes) == 4:
+                break
+        watch.cancel()
+        assert {guest_id: outcome.gpus_given for guest_id, outcome in outcomes.items() if outcome.HasField("gpus_given")} == {
+            "vm1": 2, "vm1 watched": 2,
+        }, "beside a status nothing is told of a guest"  # fmt: skip
+
+
 async def test_a_guest_that_failed_after_answering_is_unreachable_with_its_last_contact(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "g"), healthy) as guest:
         proxy.add("vm1", guest.address)

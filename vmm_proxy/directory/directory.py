@@ -60,6 +60,11 @@ class GuestEntry:
     # The directory's own: one number for as long as the entry means the same run of the same VM. No part of what the entry says.
     generation: int = field(default=0, compare=False)
 
+    @property
+    def gpus_given(self) -> int | None:
+        """How many cards were given to it; None when that is not known."""
+        return len(self.gpus) or None
+
     def same_vm(self, other: GuestEntry) -> bool:
         """Whether both mean one VM: labels and cards may differ, and whether it runs."""
         return (self.address, self.instance_id, self.tls) == (other.address, other.instance_id, other.tls)

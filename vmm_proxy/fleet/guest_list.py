@@ -82,6 +82,7 @@ class GuestList:
             agent_version=contact.agent_version,
             gpus=contact.gpus,
             pci_devices=contact.pci_devices,
+            gpus_given=entry.gpus_given,
         )
         if contact.answered_at is not None:
             guest.last_contact.FromMilliseconds(round(contact.answered_at * 1000))

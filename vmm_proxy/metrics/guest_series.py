@@ -29,13 +29,15 @@ def add_answers(lines: Lines, known: LastKnown, now: float) -> None:
 
 
 def add_ages(lines: Lines, labels: LabelText, known: LastKnown, now: float) -> None:
-    """Whether the guest is up, how long ago it answered, and how old its sample is now."""
+    """What stands without an answer, or grows by itself: whether the guest is up, how many cards it was given, and the ages."""
     up = known.up
     if up is not None:
         lines.put(table.PROXY_GUEST_UP, labels, int(up))
     answered_at = known.answered_at
     if answered_at is not None:
         lines.put(table.PROXY_GUEST_ANSWER_AGE, labels, thousandths(_milliseconds(now - answered_at)))
+    if known.entry.gpus:
+        lines.put(table.PROXY_GUEST_GPUS_GIVEN, labels, len(known.entry.gpus))
     gpus = known.gpus.shown(now)
     if gpus is not None and gpus.HasField("sample_age_ms"):
         age = gpus.sample_age_ms + _milliseconds(now - known.gpus.received_at)

@@ -35,6 +35,7 @@ from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
 from vmm_proxy.upstream.limits import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedSlots
 from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.single_flight import Answer
 
 # The servicer's stubs want a context of both gRPC stacks; what is served here is grpc.aio's.
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -98,10 +99,16 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 async for outcomes in collected:
                     answer = fleet_pb2.CollectGpuInfoResponse()
                     for outcome in outcomes:
-                        self._judged(outcome, permit).write_to(answer.guests.add())
+                        self._write(self._judged(outcome, permit), answer.guests.add())
                     yield answer
         finally:
             self._streams.give_back(account)
+
+    def _write(self, outcome: GuestOutcome, message: fleet_pb2.GuestGpuInfo) -> None:
+        outcome.write_to(message)
+        # Beside an answer only: of a guest that its caller may not see, not even this is told.
+        if isinstance(outcome.outcome, Answer) and (entry := self._directory.get(outcome.guest_id)) and entry.gpus:
+            message.gpus_given = len(entry.gpus)
 
     def _judged(self, outcome: GuestOutcome, permit: Permit) -> GuestOutcome:
         """`outcome`, or a failure in its place where it may not be sent any more."""
@@ -129,7 +136,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             while True:
                 update = fleet_pb2.WatchGpuInfoResponse()
                 for outcome in await watcher.take():
-                    outcome.write_to(update.guests.add())
+                    self._write(outcome, update.guests.add())
                 yield update
         except OutboxClosedError:
             stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")

@@ -1,8 +1,8 @@
 """Whether a guest is reachable, by what the calls to it say: one definition for ListGuests, vmm_proxy_guest_up, the page and the doctor.
 
-A guest that says anything is reachable, were it an error. It is unreachable once a call stays unanswered and nothing else was answered since
-that call began: one hung method of an agent that answers all others is no guest that is gone, however the two calls end. A call that never
-left the proxy (a limit, a caller that allowed no time) says nothing. It is data that outlives the guest's channel; nothing is asked here.
+A guest that says anything is reachable, were it an error. It is unreachable once a call stays unanswered and nothing else was answered
+since that call began: one hung method of an agent that answers all others is no guest that is gone, however the two calls end. A call that
+never left the proxy (a limit, a caller that allowed no time) says nothing. It outlives the guest's channel; nothing is asked here.
 Rejected: the last outcome alone (of two calls at once the slower one decided), and a rule of its own for each page (list and metric then
 contradict each other in the same minute).
 """
@@ -57,8 +57,10 @@ class Contact:
     pci_devices: int | None = None
 
     def note(self, guest_id: str, outcome: Outcome, now: float, *, answers_before: int) -> None:
-        """A call that began when there were `answers_before` ended with `outcome` at `now` (epoch seconds); a guest that comes or goes is one
-        line in the log."""
+        """A call that began when there were `answers_before` ended with `outcome` at `now` (epoch seconds).
+
+        A guest that comes or goes is one line in the log.
+        """
         self.tried_at = now
         if answered(outcome):
             self.answered_at = now

@@ -35,9 +35,9 @@ class _GuestStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GuestState
     GUEST_STATE_UNSPECIFIED: _GuestState.ValueType  # 0
     """Not set; no server sends it."""
     GUEST_STATE_SERVING: _GuestState.ValueType  # 1
-    """The last call was answered by the guest."""
+    """The guest is reachable: it answered, were it with an error."""
     GUEST_STATE_UNREACHABLE: _GuestState.ValueType  # 2
-    """The last call did not reach the guest or was not answered in time."""
+    """A call did not reach the guest or was not answered in time, and nothing else was answered since that call began."""
     GUEST_STATE_STOPPED: _GuestState.ValueType  # 3
     """The directory says that the guest is stopped; no call is tried."""
     GUEST_STATE_UNKNOWN: _GuestState.ValueType  # 4
@@ -49,9 +49,9 @@ class GuestState(_GuestState, metaclass=_GuestStateEnumTypeWrapper):
 GUEST_STATE_UNSPECIFIED: GuestState.ValueType  # 0
 """Not set; no server sends it."""
 GUEST_STATE_SERVING: GuestState.ValueType  # 1
-"""The last call was answered by the guest."""
+"""The guest is reachable: it answered, were it with an error."""
 GUEST_STATE_UNREACHABLE: GuestState.ValueType  # 2
-"""The last call did not reach the guest or was not answered in time."""
+"""A call did not reach the guest or was not answered in time, and nothing else was answered since that call began."""
 GUEST_STATE_STOPPED: GuestState.ValueType  # 3
 """The directory says that the guest is stopped; no call is tried."""
 GUEST_STATE_UNKNOWN: GuestState.ValueType  # 4
@@ -116,6 +116,7 @@ class Guest(_message.Message):
     AGENT_VERSION_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     PCI_DEVICES_FIELD_NUMBER: _builtins.int
+    GPUS_GIVEN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The VM's id."""
     address: _builtins.str
@@ -128,6 +129,8 @@ class Guest(_message.Message):
     """Cards in the guest's last answer about its GPUs that came through this proxy; unset if none came, or it said that they are unknown."""
     pci_devices: _builtins.int
     """NVIDIA cards on the guest's PCI bus, by the same answer; more of them than gpus are cards that the driver lost."""
+    gpus_given: _builtins.int
+    """Cards that the directory says were given to the guest; unset where it names none. More of them than gpus are cards that never came."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The directory's labels of this guest; a guest cannot set them."""
@@ -147,17 +150,22 @@ class Guest(_message.Message):
         agent_version: _builtins.str = ...,
         gpus: _builtins.int | None = ...,
         pci_devices: _builtins.int | None = ...,
+        gpus_given: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_pci_devices", b"_pci_devices", "gpus", b"gpus", "last_contact", b"last_contact", "pci_devices", b"pci_devices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_gpus_given", b"_gpus_given", "_pci_devices", b"_pci_devices", "gpus", b"gpus", "gpus_given", b"gpus_given", "last_contact", b"last_contact", "pci_devices", b"pci_devices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_pci_devices", b"_pci_devices", "address", b"address", "agent_version", b"agent_version", "gpus", b"gpus", "id", b"id", "labels", b"labels", "last_contact", b"last_contact", "pci_devices", b"pci_devices", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpus", b"_gpus", "_gpus_given", b"_gpus_given", "_pci_devices", b"_pci_devices", "address", b"address", "agent_version", b"agent_version", "gpus", b"gpus", "gpus_given", b"gpus_given", "id", b"id", "labels", b"labels", "last_contact", b"last_contact", "pci_devices", b"pci_devices", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gpus: _TypeAlias = _typing.Literal["gpus"]  # noqa: Y015
     _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
+    _WhichOneofReturnType__gpus_given: _TypeAlias = _typing.Literal["gpus_given"]  # noqa: Y015
+    _WhichOneofArgType__gpus_given: _TypeAlias = _typing.Literal["_gpus_given", b"_gpus_given"]  # noqa: Y015
     _WhichOneofReturnType__pci_devices: _TypeAlias = _typing.Literal["pci_devices"]  # noqa: Y015
     _WhichOneofArgType__pci_devices: _TypeAlias = _typing.Literal["_pci_devices", b"_pci_devices"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus) -> _WhichOneofReturnType__gpus | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus_given) -> _WhichOneofReturnType__gpus_given | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pci_devices) -> _WhichOneofReturnType__pci_devices | None: ...
 
@@ -284,8 +292,11 @@ class GuestGpuInfo(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     RECEIVED_AT_FIELD_NUMBER: _builtins.int
     TOOK_FIELD_NUMBER: _builtins.int
+    GPUS_GIVEN_FIELD_NUMBER: _builtins.int
     guest_id: _builtins.str
     """The VM's id."""
+    gpus_given: _builtins.int
+    """Cards that the directory says were given to the guest; unset where it names none, and beside a status."""
     @_builtins.property
     def gpu_info(self) -> _guest_api_pb2.GpuInfoResponse:
         """What the guest answered."""
@@ -310,13 +321,19 @@ class GuestGpuInfo(_message.Message):
         status: _status_pb2.Status | None = ...,
         received_at: _timestamp_pb2.Timestamp | None = ...,
         took: _duration_pb2.Duration | None = ...,
+        gpus_given: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["gpu_info", b"gpu_info", "outcome", b"outcome", "received_at", b"received_at", "status", b"status", "took", b"took"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpus_given", b"_gpus_given", "gpu_info", b"gpu_info", "gpus_given", b"gpus_given", "outcome", b"outcome", "received_at", b"received_at", "status", b"status", "took", b"took"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_info", b"gpu_info", "guest_id", b"guest_id", "outcome", b"outcome", "received_at", b"received_at", "status", b"status", "took", b"took"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpus_given", b"_gpus_given", "gpu_info", b"gpu_info", "gpus_given", b"gpus_given", "guest_id", b"guest_id", "outcome", b"outcome", "received_at", b"received_at", "status", b"status", "took", b"took"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpus_given: _TypeAlias = _typing.Literal["gpus_given"]  # noqa: Y015
+    _WhichOneofArgType__gpus_given: _TypeAlias = _typing.Literal["_gpus_given", b"_gpus_given"]  # noqa: Y015
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["gpu_info", "status"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus_given) -> _WhichOneofReturnType__gpus_given | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___GuestGpuInfo: _TypeAlias = GuestGpuInfo  # noqa: Y015

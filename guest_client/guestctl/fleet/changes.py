@@ -83,7 +83,8 @@ def _lines(last: fleet_pb2.GuestGpuInfo | None, outcome: fleet_pb2.GuestGpuInfo)
 
 def _of_guest(outcome: fleet_pb2.GuestGpuInfo) -> tuple[str, bool]:
     if outcome.WhichOneof("outcome") == "gpu_info":
-        return ", ".join(guest_facts(outcome.gpu_info)), bool(outcome.gpu_info.error)
+        given = outcome.gpus_given if outcome.HasField("gpus_given") else None
+        return ", ".join(guest_facts(outcome.gpu_info, given)), bool(outcome.gpu_info.error)
     return in_words(outcome.status, outcome.guest_id), True
 
 

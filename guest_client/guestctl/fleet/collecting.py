@@ -24,6 +24,7 @@ def show(question: Question, say: Say) -> None:
     chosen = question.chosen or Chosen()
     unknown_fields = UnknownFields(say)
     seen: dict[str, Outcome] = {}
+    given: dict[str, int] = {}
     waiting = _Waiting(shown=question.output is Output.TABLE and screen.usable())
     if question.output is Output.CSV:
         stdout.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
@@ -36,6 +37,8 @@ def show(question: Question, say: Say) -> None:
         ):
             for outcome in outcomes:
                 seen[outcome.guest_id] = outcome_of(outcome)
+                if outcome.HasField("gpus_given"):
+                    given[outcome.guest_id] = outcome.gpus_given
                 if question.output is not Output.TABLE:
                     stdout.write(outcome_lines(question.output, outcome))
                 unknown_fields.look_at(outcome)
@@ -43,7 +46,7 @@ def show(question: Question, say: Say) -> None:
     finally:
         waiting.over()
         if question.output is Output.TABLE and seen:
-            stdout.write(tables.render(GpuTable(dict(sorted(seen.items())))))
+            stdout.write(tables.render(GpuTable(dict(sorted(seen.items())), given)))
     require_chosen(chosen, {guest_id for guest_id, outcome in seen.items() if not _unknown(outcome)})
     if question.output is Output.TABLE and not seen:
         stdout.write("the proxy knows no guests\n")

@@ -28,7 +28,7 @@ _CARD_FIELDS = [field.name for field in guest_api_pb2.GpuDevice.DESCRIPTOR.field
 # First what is true of the guest, then of the card.
 _GUEST_FIELDS = ["guest_id", "received_at", "status", "reason", "error", "cc_enabled", "cc_ready", "cc_devtools", "sample_age_ms"]
 CARD_COLUMNS = [*_GUEST_FIELDS, *_CARD_FIELDS]
-_LIST_COLUMNS = ["id", "state", "last_contact", "agent_version", "labels", "address", "gpus", "pci_devices"]
+_LIST_COLUMNS = ["id", "state", "last_contact", "agent_version", "labels", "address", "gpus", "pci_devices", "gpus_given"]
 _CONTAINER_COLUMNS = [field.name for field in guest_api_pb2.Container.DESCRIPTOR.fields]
 _FORMULA = ("=", "+", "-", "@")
 
@@ -44,15 +44,16 @@ def cards_of_outcome(outcome: fleet_pb2.GuestGpuInfo) -> list[Row]:
     """One row per card of a guest, or one without a card: nothing there, unknown, or no answer at all."""
     received = view(outcome.received_at) if outcome.HasField("received_at") else None
     if outcome.WhichOneof("outcome") == "gpu_info":
-        return cards(outcome.guest_id, outcome.gpu_info, received)
+        given = outcome.gpus_given if outcome.HasField("gpus_given") else None
+        return cards(outcome.guest_id, outcome.gpu_info, received, given)
     return [_failed(outcome.guest_id, received, outcome.status)]
 
 
-def cards(guest_id: str, answer: guest_api_pb2.GpuInfoResponse, received: Json = None) -> list[Row]:
-    """The same for the answer of one guest."""
+def cards(guest_id: str, answer: guest_api_pb2.GpuInfoResponse, received: Json = None, given: int | None = None) -> list[Row]:
+    """The same for the answer of one guest, to which the host gave `given` cards."""
     shown = view(answer)
     assert isinstance(shown, dict)  # noqa: S101 - a message with fields is an object
-    guest = [guest_id, received, "ok", card_values.missing(answer), *(shown[name] for name in _GUEST_FIELDS[4:])]
+    guest = [guest_id, received, "ok", card_values.missing(answer, given), *(shown[name] for name in _GUEST_FIELDS[4:])]
     found: list[Row] = []
     for card in answer.gpus:
         values = view(card)

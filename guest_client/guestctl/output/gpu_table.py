@@ -7,7 +7,7 @@ nothing is left out, and no number is broken in two.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from google.rpc import status_pb2
@@ -31,13 +31,14 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class GpuTable:
-    """The outcomes by guest, shown in that order."""
+    """The outcomes by guest, shown in that order, and how many cards the host gave to a guest where that is known."""
 
     outcomes: Mapping[str, Outcome]
+    given: Mapping[str, int] = field(default_factory=dict)
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Text]:
         for guest, outcome in self.outcomes.items():
-            yield guest_line(guest, outcome)
+            yield guest_line(guest, outcome, self.given.get(guest))
         found = list(self._cards())
         if found:
             yield from _card_lines(found, options.max_width)
@@ -53,28 +54,28 @@ class GpuTable:
                 yield from ((guest, card) for card in card_cells.read(outcome.gpus))
 
 
-def guest_line(guest: str, outcome: Outcome) -> Text:
+def guest_line(guest: str, outcome: Outcome, given: int | None = None) -> Text:
     """`vm1: 8 GPUs, CC enabled true, CC ready true, sampled 0.3 s ago`, or what else is known of the guest."""
     if isinstance(outcome, status_pb2.Status):
         return safe(f"{guest}: {statuses.in_words(outcome, guest)}", "red")
-    facts = guest_facts(outcome)
+    facts = guest_facts(outcome, given)
     if outcome.HasField("sample_age_ms"):
         facts.append(f"sampled {words.age(outcome.sample_age_ms)} ago")
     return safe(f"{guest}: {', '.join(facts)}", "red" if outcome.error else "")
 
 
-def guest_facts(answer: guest_api_pb2.GpuInfoResponse) -> list[str]:
-    """How many cards, and the state of confidential computing; not escaped."""
+def guest_facts(answer: guest_api_pb2.GpuInfoResponse, given: int | None = None) -> list[str]:
+    """How many cards, whether one is missing, and the state of confidential computing; not escaped."""
     if answer.error:
         return [f"GPUs unknown: {answer.error}"]
+    missing = [f"a card is missing ({words_of_it})"] if (words_of_it := card_values.missing(answer, given)) else []
     if not answer.gpus:
-        return ["no NVIDIA GPU"]
+        return ["no NVIDIA GPU", *missing]
     enabled = answer.cc_enabled if answer.HasField("cc_enabled") else None
     ready = answer.cc_ready if answer.HasField("cc_ready") else None
     count = f"{len(answer.gpus)} GPU{'' if len(answer.gpus) == 1 else 's'}"
     # Said only where it is on: everywhere else, and with an older agent that does not say, there is nothing to warn of.
     devtools = ["CC DevTools on"] if answer.cc_devtools else []
-    missing = [f"a card is missing ({words_of_it})"] if (words_of_it := card_values.missing(answer)) else []
     return [count, *missing, f"CC enabled {words.yes_no(enabled)}", f"CC ready {words.yes_no(ready)}", *devtools]
 
 

@@ -32,11 +32,12 @@ _STATES = {
 }
 
 
-def show(answer: Message, vm_id: str | None) -> str:
-    """The text of any answer that `guestctl` can get; `vm_id` names the guest it is from."""
+def show(answer: Message, vm_id: str | None, gpus_given: int | None = None) -> str:
+    """The text of any answer that `guestctl` can get; `vm_id` names the guest it is from, to which the host gave `gpus_given` cards."""
     match answer:
         case guest_api_pb2.GpuInfoResponse():
-            return render(GpuTable({vm_id or "guest": answer}))
+            guest = vm_id or "guest"
+            return render(GpuTable({guest: answer}, {} if gpus_given is None else {guest: gpus_given}))
         case guest_api_pb2.GuestInfo():
             return render(_guest_info(answer))
         case guest_api_pb2.SystemInfo():
@@ -123,11 +124,9 @@ def _guests(answer: fleet_pb2.ListGuestsResponse) -> RenderableType:
     table = _table("Guest", "State", "Last contact", "Agent", "Labels", "Address")
     remarks: list[Text] = []
     for guest in answer.guests:
-        if (
-            guest.HasField("gpus")
-            and guest.HasField("pci_devices")
-            and (missing := words.given_and_seen(guest.pci_devices, guest.gpus))
-        ):
+        on_bus = guest.pci_devices if guest.HasField("pci_devices") else None
+        given = guest.gpus_given if guest.HasField("gpus_given") else None
+        if guest.HasField("gpus") and (missing := words.cards_missing(guest.gpus, on_bus, given)):
             remarks.append(safe(f"{guest.id}: a card is missing ({missing})", "red"))
         contact = words.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else UNKNOWN
         labels = ", ".join(f"{key}={guest.labels[key]}" for key in sorted(guest.labels))

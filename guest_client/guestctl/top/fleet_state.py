@@ -58,8 +58,10 @@ class Entry:
 
     @property
     def missing(self) -> str:
-        """What is said where its driver shows fewer cards than its bus has; else empty."""
-        return card_values.missing(self.answer) if self.answer is not None else ""
+        """What is said where its driver shows fewer cards than its bus has, or than the host gave to it; else empty."""
+        if self.outcome is None or self.answer is None:
+            return ""
+        return card_values.missing(self.answer, self.outcome.gpus_given if self.outcome.HasField("gpus_given") else None)
 
     @property
     def quiet(self) -> bool:

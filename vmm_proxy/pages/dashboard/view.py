@@ -109,7 +109,7 @@ def guest_rows(entry: GuestEntry, known: LastKnown | None, history: History, now
         more_cards=max(0, len(gpus.gpus) - CARDS_LIMIT) if gpus else 0,
         search=_search(entry, state, labels, cards),
         keys=_keys(state, judged, age),
-        missing=card_values.missing(gpus) if gpus else "",
+        missing=card_values.missing(gpus, entry.gpus_given) if gpus else "",
     )
 
 
