@@ -122,7 +122,7 @@ GUEST_FAMILIES = (
 )
 
 # --- GPUs, from GpuInfoResponse ---------------------------------------------------------------------------------------------------------
-# The index moves when cards are enumerated anew; uuid and pci_bus_id follow the card (field case A24).
+# The index moves when cards are enumerated anew; uuid and pci_bus_id follow the card.
 CARD_LABELS = IDENTITY
 GPU_NVML_UP = _gauge(
     "dstack_gpu_nvml_up", "1 when the last look at the GPUs had no error, which a guest without a GPU has not either."

@@ -11,7 +11,7 @@ import enum
 from collections import Counter
 from dataclasses import dataclass, field
 
-# After a guest is back the proxy's channel has it again within its backoff of 1 s and a handshake (field case D18: 2 s); the rest is for a
+# After a guest is back the proxy's channel has it again within its backoff of 1 s and a handshake (2 s at most); the rest is for a
 # machine with other work.
 SETTLING_SECONDS = 3.0
 

@@ -1,4 +1,4 @@
-"""Rows B1 to B5 of the field cases, and A25: what is on the bus, from a /sys tree."""
+"""What is on the bus, from a /sys tree."""
 
 from __future__ import annotations
 

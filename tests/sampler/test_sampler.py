@@ -1,4 +1,4 @@
-"""The sampler with real child processes that behave and misbehave; rows A18 and A20 of the field cases among them."""
+"""The sampler with real child processes that behave and misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes samples of mixed outcome in a process of its own and prints what that process has kept: row A21 of the field cases.
+"""Takes samples of mixed outcome in a process of its own and prints what that process has kept.
 
     python -m tests.telemetry.soak FOLDER SAMPLES
 

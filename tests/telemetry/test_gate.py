@@ -1,4 +1,4 @@
-"""The answers that need no sample; rows B2 and B5 of the field cases, and checks 4 and 6 of a GPU machine."""
+"""The answers that need no sample, among them checks 4 and 6 of a GPU machine."""
 
 from __future__ import annotations
 
