@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 import psutil
 
+from guest_transport.sockets.socket_files import bound_at
+
 # A server and the service manager that opened the port for it are two; a list of forked workers helps nobody.
 _SHOWN = 4
 
@@ -23,7 +25,8 @@ def port_holders(port: int) -> str:
 def path_holders(path: str) -> str:
     """Who has a socket open that is bound to `path`, in words; empty when nobody has. Blocks."""
     # psutil gives a path here, an address for TCP; its types know the address only.
-    return _in_words(each.pid for each in psutil.net_connections("unix") if str(each.laddr) == path)
+    names = {path, bound_at(path)}
+    return _in_words(each.pid for each in psutil.net_connections("unix") if str(each.laddr) in names)
 
 
 def _in_words(pids: Iterable[int | None]) -> str:

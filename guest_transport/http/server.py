@@ -21,6 +21,7 @@ from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import ListenError
 from guest_transport.http.concurrency import REQUESTS_AT_ONCE, RequestGate
 from guest_transport.http.connections import BoundedConnection, ClientBook, ClientLimits
+from guest_transport.sockets import unix
 from guest_transport.sockets.socket_files import SocketFile
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class PageServer:
         else:
             raise ListenError(f"{listen}: HTTP listens on HOST:PORT or unix:/path only")
         lengthen_queues(self._listener, BACKLOG)
-        self.addresses = [_address_of(held) for held in self._listener.sockets]
+        # A Unix socket's own name is where it was bound, and it has moved since.
+        self.addresses = [listen if isinstance(listen, UnixAddress) else _address_of(held) for held in self._listener.sockets]
         for address in self.addresses:
             log.info("listening for HTTP on %s", address)
 
@@ -91,12 +93,13 @@ class PageServer:
     async def _listen_unix(self, address: UnixAddress, connection: Callable[[], BoundedConnection]) -> asyncio.Server:
         self._claim = await asyncio.to_thread(SocketFile.claim, address.path)
         try:
-            with self._claim.binding(SOCKET_MODE):
-                return await asyncio.get_running_loop().create_unix_server(connection, address.path, backlog=ACCEPTS_PER_ROUND)
-        except OSError as error:
+            async with self._claim.binding(SOCKET_MODE) as place:
+                listener = unix.listen(place)
+            return await asyncio.get_running_loop().create_server(connection, sock=listener, backlog=ACCEPTS_PER_ROUND)
+        except ListenError:
             await asyncio.to_thread(self._claim.release)
             self._claim = None
-            raise ListenError(f"{address}: cannot listen for HTTP: {_reason(error)}") from error
+            raise
 
 
 async def _listen_tcp(address: TcpAddress, connection: Callable[[], BoundedConnection]) -> asyncio.Server:

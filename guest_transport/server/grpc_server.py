@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -128,9 +128,9 @@ class GrpcServer:
         ports = [await self._prepare(address, credentials) for address in listen]
         if self._relayed is not None:
             self._add_port(self._relayed.grpc_target)
-        self.addresses = [bind() for bind in ports]
+        self.addresses = [await bind() for bind in ports]
 
-    async def _prepare(self, address: Address, credentials: grpc.ServerCredentials | None) -> Callable[[], Address]:
+    async def _prepare(self, address: Address, credentials: grpc.ServerCredentials | None) -> Callable[[], Awaitable[Address]]:
         """Claims and tries `address`; what it returns binds it and says where."""
         match address:
             case UnixAddress():
@@ -143,25 +143,25 @@ class GrpcServer:
                 assert self._relayed is not None  # noqa: S101  # made by _bind_all for just this case
                 listener = vsock.listen(address)
                 self._relayed.add_vsock(address, listener)
-                chosen = VsockAddress(address.cid, listener.getsockname()[1])
-                return lambda: chosen
+                return partial(_chosen, VsockAddress(address.cid, listener.getsockname()[1]))
             case HvsockAddress():
                 raise ListenError(
                     f"{address}: cannot listen: hvsock is the host's side; in the guest use vsock:any:{address.port}"
                 )
 
-    def _bind_unix(self, address: UnixAddress, held: socket_files.SocketFile) -> Address:
-        with held.binding(self._socket_mode):
+    async def _bind_unix(self, address: UnixAddress, held: socket_files.SocketFile) -> Address:
+        async with held.binding(self._socket_mode) as place:
             if self._relayed is None:
-                self._add_port(address.grpc_target)
+                # gRPC removes a socket at that path before it binds and when it stops: there is none but its own, and not for long.
+                self._add_port(UnixAddress(place).grpc_target)
                 return address
             try:
-                self._relayed.add_unix(address, unix.listen(address.path))
+                self._relayed.add_unix(address, unix.listen(place))
             except OSError as error:
                 raise ListenError(f"{address}: cannot listen: {error.strerror}") from error
         return address
 
-    def _bind_tcp(self, address: TcpAddress, hosts: Sequence[str], credentials: grpc.ServerCredentials | None) -> Address:
+    async def _bind_tcp(self, address: TcpAddress, hosts: Sequence[str], credentials: grpc.ServerCredentials | None) -> Address:
         port = address.port
         for host in hosts:
             # Port 0 is chosen for the first address of a name; the others get the same.
@@ -190,3 +190,8 @@ class GrpcServer:
         for held in self._sockets:
             await asyncio.to_thread(held.release)
         self._sockets.clear()
+
+
+async def _chosen(address: Address) -> Address:
+    """A listener that is bound already."""
+    return address

@@ -4,25 +4,35 @@ gRPC removes whatever socket lies at a path before it binds, and with it a live 
 on a file beside it: the kernel drops the lock when its holder dies, however it dies, and a stale socket needs no clean-up by hand. A socket
 of somebody who knows nothing of the lock is tried with connect(2); one that answers is left alone, and so is anything that is no socket.
 
-Rejected: connect(2) alone (between bind and listen a starting server looks dead); a lock on the folder (whoever may read the folder could
-hold it); a lock on the socket itself (it cannot be opened).
+A socket is bound in a folder of mode 0700 beside its path, gets its mode there, and is linked to the path when it is ready: whoever may
+write in the path's folder has nothing to swap while it is made, and link(2) replaces nothing. Linux goes on showing where it was bound
+(`ss -xl`: PATH.new/s). Rejected: the umask (it is the whole process's, and files of other threads got it), chmod at the path (it follows a
+link that somebody puts there), fchmod before bind(2) alone (the umask still takes from it, and gRPC binds by itself).
+
+Rejected for the claim: connect(2) alone (between bind and listen a starting server looks dead); a lock on the folder (whoever may read the
+folder could hold it); a lock on the socket itself (it cannot be opened).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+from guest_transport.addresses import UNIX_PATH_BYTES
 from guest_transport.errors import ListenError
 
 # A holder that ends removes its lock file; whoever opened it just before tries again. Each try needs another holder to end meanwhile.
 _CLAIM_TRIES = 10
+# What a socket is called while it is bound: PATH.new/s.
+_FOLDER = ".new"
+_NAME = "s"
 
 
 class SocketFile:
@@ -44,20 +54,22 @@ class SocketFile:
             raise
         return cls(path, fd)
 
-    @contextlib.contextmanager
-    def binding(self, mode: int) -> Iterator[None]:
-        """Within it the socket is bound; it never has more than `mode`, and has exactly `mode` afterwards."""
-        before = os.umask(0o777 & ~mode)
+    @contextlib.asynccontextmanager
+    async def binding(self, mode: int) -> AsyncIterator[str]:
+        """Gives the path to bind the socket at; afterwards it is at `path`, with exactly `mode`. Raises ListenError."""
         try:
-            yield
-        finally:
-            os.umask(before)
-        try:
-            made = os.lstat(self.path)
-            Path(self.path).chmod(mode)
+            folder = await asyncio.to_thread(_BindingFolder, self.path)
         except OSError as error:
-            raise ListenError(f"unix:{self.path}: cannot listen: {error.strerror}") from error
-        self._bound = (made.st_dev, made.st_ino)
+            raise ListenError(f"unix:{self.path}: cannot listen: {self.path}{_FOLDER}: {error.strerror}") from error
+        try:
+            yield folder.place
+            self._bound = await asyncio.to_thread(folder.hand_over, mode)
+        except FileExistsError as error:
+            raise ListenError(f"unix:{self.path}: cannot listen: another program took it just now; try again") from error
+        except OSError as error:
+            raise ListenError(f"unix:{self.path}: cannot listen: {error.strerror or error}") from error
+        finally:
+            await asyncio.to_thread(folder.remove)
 
     def release(self) -> None:
         """Remove the socket, if it is still the one that was bound, and let go of the path."""
@@ -66,6 +78,47 @@ class SocketFile:
             if (now.st_dev, now.st_ino) == self._bound:
                 Path(self.path).unlink()
         _unlock(self.path, self._lock_fd)
+
+
+def bound_at(path: str) -> str | None:
+    """What Linux shows as the path of a listener at `path`; None when that is too long for a socket's name."""
+    place = f"{path}{_FOLDER}/{_NAME}"
+    return place if len(os.fsencode(place)) <= UNIX_PATH_BYTES else None
+
+
+class _BindingFolder:
+    """The folder that a socket is made in; only who holds the claim makes one. `place` is where to bind."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder = f"{path}{_FOLDER}"
+        # One that is left of a killed server is as good as a new one.
+        with contextlib.suppress(FileExistsError):
+            Path(self._folder).mkdir(0o700)
+        self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        there = os.fstat(self._fd)
+        if there.st_uid != os.geteuid() or there.st_mode & 0o077:
+            os.close(self._fd)
+            raise PermissionError(errno.EACCES, "it is not this user's alone; remove it")
+        with contextlib.suppress(OSError):
+            os.unlink(_NAME, dir_fd=self._fd)
+        self.place = bound_at(path) or f"/proc/self/fd/{self._fd}/{_NAME}"
+
+    def hand_over(self, mode: int) -> tuple[int, int]:
+        """Give what was bound its mode, then its path; its device and inode. Raises OSError."""
+        # By the folder's descriptor: its own name may lead elsewhere by now.
+        os.chmod(_NAME, mode, dir_fd=self._fd)
+        made = os.stat(_NAME, dir_fd=self._fd, follow_symlinks=False)
+        os.link(_NAME, self._path, src_dir_fd=self._fd, follow_symlinks=False)
+        return made.st_dev, made.st_ino
+
+    def remove(self) -> None:
+        """Remove it."""
+        with contextlib.suppress(OSError):
+            os.unlink(_NAME, dir_fd=self._fd)
+        os.close(self._fd)
+        with contextlib.suppress(OSError):
+            Path(self._folder).rmdir()
 
 
 def _lock(path: str) -> int:

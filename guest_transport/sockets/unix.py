@@ -7,6 +7,7 @@ takes the socket for connected as soon as it polls as writable.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 
 # A queue is full while its owner is busy for a moment; the caller's own bound ends the tries.
@@ -34,9 +35,11 @@ async def connect(path: str, own_name: str = "") -> socket.socket:
 
 
 def listen(path: str) -> socket.socket:
-    """A non-blocking socket that listens at `path`; raises OSError. Who may connect is up to the folder and the umask."""
+    """A non-blocking socket that listens at `path`; raises OSError. Its user alone may connect until it gets another mode."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
+        # Before bind(2), which makes the file with the socket's own mode (unix(7)).
+        os.fchmod(listener.fileno(), 0o600)
         listener.bind(path)
         listener.listen(LISTEN_BACKLOG)
     except BaseException:

@@ -24,6 +24,7 @@ from tests.policy.two_tenants import asked, code_of, fleet_of_two, no_gpu
 from tests.proxy import processes
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
+from tests.umask import umask
 from vmm_proxy.policy.audit_log import TEXT_LIMIT_BYTES, Audit, AuditError
 from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.rate_limit import Scarce
@@ -155,12 +156,9 @@ async def test_the_file_is_for_the_proxys_group_whatever_the_umask_and_an_older_
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "audit"
-    before = os.umask(0o077)
-    try:
+    with umask(0o077):
         async with audit_in(file) as audit:
             await audit.write({"event": "one"})
-    finally:
-        os.umask(before)
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     file.chmod(0o600)
     async with audit_in(file) as audit:
