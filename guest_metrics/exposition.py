@@ -70,7 +70,7 @@ class Lines:
             return self._bare
         text = _template(tuple(names)) % tuple(values)
         # One look at the whole text: nothing to escape when its quotes are the template's own. Most label values are such.
-        if not (text.isascii() and text.count('"') == 2 * len(names)) or "\\" in text or "\n" in text:
+        if not text.isprintable() or text.count('"') != 2 * len(names) or "\\" in text:
             text = _template(tuple(names)) % tuple(map(label_value, values))
         return LabelText(f"{{{self._own},{text}}}" if self._own else f"{{{text}}}")
 
@@ -170,8 +170,25 @@ def hundredths(count: int) -> NumberText:
     return NumberText(f"{count // 100}.{count % 100:02d}")
 
 
-# A lone surrogate is no UTF-8 and stands as U+FFFD. Every other text is kept; Prometheus 2.42 was seen to take even NUL as it is.
-_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"} | {chr(code): "\ufffd" for code in range(0xD800, 0xE000)})
+# Characters that move a cursor, turn the direction of what follows, or are not seen: Unicode 15's categories Cc, Cf, Zl and Zp. Both
+# formats allow them raw, but people read pages with curl. They stand as in logs (\x1b, \u202e), whose reader sees a backslash.
+_UNSEEN = (
+    (0x00, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x600, 0x605), (0x61C, 0x61C), (0x6DD, 0x6DD), (0x70F, 0x70F), (0x890, 0x891),
+    (0x8E2, 0x8E2), (0x180E, 0x180E), (0x200B, 0x200F), (0x2028, 0x202E), (0x2060, 0x2064), (0x2066, 0x206F), (0xFEFF, 0xFEFF),
+    (0xFFF9, 0xFFFB), (0x110BD, 0x110BD), (0x110CD, 0x110CD), (0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A),
+    (0xE0001, 0xE0001), (0xE0020, 0xE007F),
+)  # fmt: skip
+# A table and no function: a hostile guest's megabyte of ESC takes no longer than one of backslashes. A lone surrogate is no UTF-8 and
+# stands as U+FFFD.
+_ESCAPES = str.maketrans(
+    {chr(code): "\ufffd" for code in range(0xD800, 0xE000)}
+    | {
+        chr(code): "\\" + chr(code).encode("unicode_escape").decode()
+        for first, last in _UNSEEN
+        for code in range(first, last + 1)
+    }
+    | {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+)
 
 
 def label_value(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from guest_api.guest_api_pb2 import Container, DiskInfo, SystemInfo
 from guest_contract import system_values
 from guest_metrics import table
-from guest_metrics.exposition import Lines, Number, hundredths
+from guest_metrics.exposition import LabelText, Lines, Number, hundredths
 from guest_metrics.forms import Told
 
 # As docker ps shows them: enough to tell containers of one machine apart, and short in a label.
@@ -23,12 +23,12 @@ def add_system(lines: Lines, info: SystemInfo) -> None:
     lines.add(table.GUEST_INFO, 1, info.os_name, info.os_version, info.kernel_version, info.cpu_model)
     samples = zip(_PLAIN, _plain(info), strict=True)
     lines.put_all(lines.labels((), ()), [(family, number) for family, number in samples if number is not None])
-    shown: set[tuple[str, str]] = set()
+    disks: dict[LabelText, DiskInfo] = {}
     for disk in info.disks:
-        key = (disk.name, disk.mount_point)
-        if key not in shown:
-            shown.add(key)
-            _add_disk(lines, disk)
+        # By the text of the labels: two names may be one once they are escaped.
+        disks.setdefault(lines.labels(table.GUEST_DISK_TOTAL.labels, (disk.name, disk.mount_point)), disk)
+    for labels, disk in disks.items():
+        _add_disk(lines, labels, disk)
 
 
 _SYSTEM = operator.attrgetter("os_name", "os_version", "kernel_version", "cpu_model")
@@ -59,8 +59,7 @@ def read_system(info: SystemInfo) -> Told:
     return (_SYSTEM(info), *[(name, at) for name, at, _, _ in disks]), numbers
 
 
-def _add_disk(lines: Lines, disk: DiskInfo) -> None:
-    labels = lines.labels(table.GUEST_DISK_TOTAL.labels, (disk.name, disk.mount_point))
+def _add_disk(lines: Lines, labels: LabelText, disk: DiskInfo) -> None:
     lines.put(table.GUEST_DISK_TOTAL, labels, disk.total_size)
     lines.put(table.GUEST_DISK_FREE, labels, disk.free_size)
     # A file system that grew between two reads, or a guest that lies: what is used is then unknown, not negative.
@@ -73,12 +72,12 @@ def _add_disk(lines: Lines, disk: DiskInfo) -> None:
 
 def add_containers(lines: Lines, containers: Iterable[Container]) -> None:
     """One line per container."""
-    shown: set[tuple[str, str, str, str]] = set()
-    for container in containers:
-        key = (container.id[:SHORT_ID_LENGTH], display_name(container), container.image, container.state)
-        if key not in shown:
-            shown.add(key)
-            lines.add(table.GUEST_CONTAINER_INFO, 1, *key)
+    family = table.GUEST_CONTAINER_INFO
+    for labels in dict.fromkeys(
+        lines.labels(family.labels, (each.id[:SHORT_ID_LENGTH], display_name(each), each.image, each.state))
+        for each in containers
+    ):
+        lines.put(family, labels, 1)
 
 
 def display_name(container: Container) -> str:

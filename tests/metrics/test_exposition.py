@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
+import sys
+import unicodedata
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from guest_api.guest_api_pb2 import Container
 from guest_metrics import table
 from guest_metrics.exposition import Format, Lines, NumberText, chunks, hundredths, negotiate, number_text, page, thousandths
+from guest_metrics.guest import add_containers
 from tests.metrics.readers import at, read
 
 # Any text; a lone surrogate is none.
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
+UNSEEN = {"Cc", "Cf", "Zl", "Zp"}
+
+
+def seen(text: str) -> str:
+    """`text` as a page may show it: characters that drive a terminal are escaped; a line break is by the formats themselves."""
+    return "".join(c if unicodedata.category(c) not in UNSEEN or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 formats = st.sampled_from(Format)
 
 
@@ -27,8 +39,26 @@ def test_any_text_in_any_label_comes_back_from_the_official_parser(os_name: str,
     lines.add(table.GUEST_INFO, 1, os_name, "12", kernel, os_name)
     lines.add(table.GUEST_CPUS, 7)
     samples = read(page([lines.fragment()], form), form)
-    wanted = at("dstack_guest_info", os_name=os_name, os_version="12", kernel_version=kernel, cpu_model=os_name)
+    wanted = at("dstack_guest_info", os_name=seen(os_name), os_version="12", kernel_version=seen(kernel), cpu_model=seen(os_name))
     assert samples == {wanted: 1, at("dstack_guest_cpus"): 7}
+
+
+@pytest.mark.parametrize("form", Format)
+def test_nothing_that_drives_a_terminal_is_raw_on_a_page(form: Format) -> None:
+    unseen = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in UNSEEN]
+    lines = Lines({"vm_id": "".join(unseen)})
+    lines.add(table.GUEST_INFO, 1, "".join(unseen), *unseen[27:30])
+    shown = page([lines.fragment()], form).decode()
+    assert set(shown) & set(unseen) == {"\n"}
+    assert '{vm_id="\\\\x00\\\\x01' in shown
+    assert len(shown.splitlines()) == (3 if form is Format.TEXT else 4)
+    assert len(read(shown.encode(), form)) == 1
+
+
+def test_two_containers_whose_names_are_shown_alike_are_one_series() -> None:
+    lines = Lines()
+    add_containers(lines, [Container(id="a", names=[name]) for name in ("\x1b", "\\x1b", "other")])
+    assert len(read(page([lines.fragment()], Format.TEXT), Format.TEXT)) == 2
 
 
 @given(own=any_text, uuid=any_text, form=formats)
@@ -37,8 +67,8 @@ def test_any_text_in_a_label_of_the_proxy_comes_back_too(own: str, uuid: str, fo
     lines.add(table.CARD_FAMILIES["power_usage_mw"], 5, "0", uuid, "")
     lines.add(table.GPU_NVML_UP, 1)
     assert read(page([lines.fragment()], form), form) == {
-        at("dstack_gpu_power_usage_milliwatts", vm_id=own, index="0", uuid=uuid, pci_bus_id=""): 5,
-        at("dstack_gpu_nvml_up", vm_id=own): 1,
+        at("dstack_gpu_power_usage_milliwatts", vm_id=seen(own), index="0", uuid=seen(uuid), pci_bus_id=""): 5,
+        at("dstack_gpu_nvml_up", vm_id=seen(own)): 1,
     }
 
 
