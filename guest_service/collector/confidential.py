@@ -42,7 +42,7 @@ class Driver(Protocol):
     def device(self, index: int) -> Any: ...  # noqa: D102
     def pci_bus_id(self, device: Any) -> str: ...  # noqa: D102
     def protected_bytes(self, device: Any) -> int: ...  # noqa: D102
-    def cc_settings(self) -> tuple[int, int, int]: ...  # noqa: D102
+    def cc_settings(self) -> tuple[int, int, int, int | None]: ...  # noqa: D102
     def cc_ready(self) -> bool: ...  # noqa: D102
     def set_cc_ready(self) -> None: ...  # noqa: D102
 
@@ -96,7 +96,7 @@ def answer(driver: Driver, *, set_ready: bool) -> Answer:
 
 def _settings(driver: Driver) -> Answer:
     try:
-        environment, feature, devtools = driver.cc_settings()
+        environment, feature, devtools, _ = driver.cc_settings()
     except NvmlFailure as failure:
         complain(f"confidential-computing settings: {failure}")
         return {"environment": None, "feature": None, "devtools": None}

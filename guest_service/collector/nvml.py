@@ -12,7 +12,15 @@ from __future__ import annotations
 
 import ctypes
 
-from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure, flag
+from guest_service.collector.failure import (
+    DEPRECATED,
+    FUNCTION_NOT_FOUND,
+    NOTHING_WRITTEN,
+    UNWRITTEN,
+    NvmlFailure,
+    bounded,
+    flag,
+)
 from guest_service.collector.loaded_library import Library
 
 TYPE_CHECKING = False
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
 UNWRITTEN_64 = 0xFFFFFFFFFFFFFFFF
 UNWRITTEN_BYTE = 0xFF
 TEMPERATURE_GPU = 0
+VERSION_BUFFER_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE and the one of NVML's version
 UUID_BUFFER_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
 # nvmlValueType_t, and the member of nvmlValue_t that it names (nvml.h).
@@ -183,10 +192,32 @@ class Nvml:
         """The enforced limit, milliwatts."""
         return self._number("nvmlDeviceGetEnforcedPowerLimit", device)
 
-    def cc_settings(self) -> tuple[int, int, int]:
-        """NVML's numbers for environment, feature and DevTools mode.
+    def driver_version(self) -> str:
+        """The kernel module's version, such as 580.95.05."""
+        return self._version("nvmlSystemGetDriverVersion")
 
-        The settings, else the older state (nvmlSystemGetConfComputeSettings, nvmlSystemGetConfComputeState).
+    def nvml_version(self) -> str:
+        """The library's own version."""
+        return self._version("nvmlSystemGetNVMLVersion")
+
+    def cuda_driver_version(self) -> str:
+        """The newest CUDA that the driver supports: 13.0 for NVML's 13000."""
+        number = self._number("nvmlSystemGetCudaDriverVersion_v2")
+        if not 0 < number < UNWRITTEN:
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    def _version(self, function: str) -> str:
+        buffer = ctypes.create_string_buffer(VERSION_BUFFER_BYTES)
+        self._call(function, buffer, ctypes.c_uint(VERSION_BUFFER_BYTES))
+        if not (text := bounded(_text(buffer.raw))):
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return text
+
+    def cc_settings(self) -> tuple[int, int, int, int | None]:
+        """NVML's numbers for environment, feature, DevTools mode and multi-GPU mode.
+
+        The settings, else the older state, which has no multi-GPU mode (nvmlSystemGetConfComputeSettings, nvmlSystemGetConfComputeState).
         """
         try:
             found = self._blank("c_nvmlSystemConfComputeSettings_v1_t", "nvmlSystemConfComputeSettings_v1")
@@ -194,7 +225,8 @@ class Nvml:
         except NvmlFailure as newer:
             found = self._blank("c_nvmlConfComputeSystemState_t")
             self._call_older("nvmlSystemGetConfComputeState", newer, ctypes.byref(found))
-        return found.environment, found.ccFeature, found.devToolsMode
+            return found.environment, found.ccFeature, found.devToolsMode, None
+        return found.environment, found.ccFeature, found.devToolsMode, found.multiGpuMode
 
     def protected_bytes(self, device: Handle) -> int:
         """Memory that only the confidential VM can read, none outside CC mode (nvmlDeviceGetConfComputeMemSizeInfo)."""

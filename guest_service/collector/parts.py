@@ -69,6 +69,7 @@ class Whole:
     def __init__(self) -> None:
         self.tree: Part = {
             "gpus": [], "error": "", "cc_ready": None, "cc_enabled": None, "cc_devtools": None, "sample_age_ms": None,
+            "driver_version": None, "cuda_driver_version": None, "nvml_version": None, "cc_environment": None, "cc_multi_gpu_mode": None,
         }  # fmt: skip
 
     def at(self, card: int | None, question: str) -> None:

@@ -13,6 +13,7 @@ from guest_service.collector.failure import (
     ERROR_LIMIT_CHARACTERS,
     FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
+    UNWRITTEN,
     NvmlFailure,
     SampleFailure,
     bounded,
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
         def pci_bus_id(self, device: Any) -> str: ...  # noqa: D102
         def ask(self, question: str, device: Any) -> tuple[Any, ...]: ...  # noqa: D102
         def power_limit(self, device: Any) -> int: ...  # noqa: D102
-        def cc_settings(self) -> tuple[int, int, int]: ...  # noqa: D102
+        def cc_settings(self) -> tuple[int, int, int, int | None]: ...  # noqa: D102
+        def driver_version(self) -> str: ...  # noqa: D102
+        def cuda_driver_version(self) -> str: ...  # noqa: D102
+        def nvml_version(self) -> str: ...  # noqa: D102
         def cc_ready(self) -> bool: ...  # noqa: D102
 
     class Sink(Protocol):
@@ -97,20 +101,32 @@ def _count(driver: Driver, sink: Sink) -> int:
 def _machine(driver: Driver, sink: Sink, complain: Callable[[str], object]) -> None:
     """What holds for all cards."""
     sink.at(None, "cc_enabled")
-    enabled, devtools = _cc_modes(driver, complain)
-    sink.add({"machine": {"cc_enabled": enabled, "cc_devtools": devtools}})
+    sink.add({"machine": _cc_modes(driver, complain)})
     sink.at(None, "cc_ready")
     sink.add({"machine": {"cc_ready": _system_wide("cc_ready", driver.cc_ready, complain)}})
+    versions = {
+        "driver_version": driver.driver_version,
+        "cuda_driver_version": driver.cuda_driver_version,
+        "nvml_version": driver.nvml_version,
+    }
+    for name, ask in versions.items():
+        sink.at(None, name)
+        sink.add({"machine": {name: _system_wide(name, ask, complain)}})
 
 
-def _cc_modes(driver: Driver, complain: Callable[[str], object]) -> tuple[bool | None, bool | None]:
-    """Whether confidential computing is on, and whether its DevTools mode is: one question, and one complaint when it fails."""
+def _cc_modes(driver: Driver, complain: Callable[[str], object]) -> Value:
+    """What is known of confidential computing: one question, and one complaint when it fails."""
+    modes: Value = dict.fromkeys(("cc_enabled", "cc_devtools", "cc_environment", "cc_multi_gpu_mode"))
     settings = _system_wide("cc_enabled", driver.cc_settings, complain)
     if settings is None:
-        return None, None
-    _, feature, devtools = settings
-    enabled = _system_wide("cc_enabled", lambda: flag(feature), complain)
-    return enabled, None if enabled is None else _system_wide("cc_devtools", lambda: flag(devtools), complain)
+        return modes
+    environment, feature, devtools, multi_gpu = settings
+    modes["cc_enabled"] = _system_wide("cc_enabled", lambda: flag(feature), complain)
+    if modes["cc_enabled"] is not None:
+        modes["cc_devtools"] = _system_wide("cc_devtools", lambda: flag(devtools), complain)
+        modes["cc_environment"] = None if environment == UNWRITTEN else environment
+        modes["cc_multi_gpu_mode"] = None if multi_gpu == UNWRITTEN else multi_gpu
+    return modes
 
 
 def _system_wide(name: str, ask: Callable[[], T], complain: Callable[[str], object]) -> T | None:

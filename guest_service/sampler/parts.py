@@ -30,6 +30,11 @@ class _Machine(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_def
     cc_ready: bool | None = None
     cc_enabled: bool | None = None
     cc_devtools: bool | None = None
+    cc_environment: int | None = None
+    cc_multi_gpu_mode: int | None = None
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+    nvml_version: str | None = None
 
 
 _TYPES = {TEXT_VALUE: str, FLAG: bool}
@@ -72,7 +77,7 @@ class Asking:
         """What is to be asked last next time: the card, or MACHINE; empty for a question without which nothing can be asked."""
         if self.card is not None:
             return str(self.card)
-        return MACHINE if self.question.startswith("cc_") else ""
+        return MACHINE if self.question in _Machine.__struct_fields__ else ""
 
     def __str__(self) -> str:
         return self.function if self.card is None else f"{self.function} of card {self.card}"

@@ -110,10 +110,22 @@ class SimulatedDriver:
         """As in the rack."""
         return bool(_supported(self._rack.cc_ready))
 
-    def cc_settings(self) -> tuple[int, int, int]:
+    def driver_version(self) -> str:
+        """As in the rack, and the next two."""
+        return str(_supported(self._rack.driver_version))
+
+    def cuda_driver_version(self) -> str:
+        """The newest CUDA that the driver supports."""
+        return str(_supported(self._rack.cuda_driver_version))
+
+    def nvml_version(self) -> str:
+        """The library's own version."""
+        return str(_supported(self._rack.nvml_version))
+
+    def cc_settings(self) -> tuple[int, int, int, int | None]:
         """Environment, feature, DevTools mode: a rack is production where it has confidential computing, with DevTools where it says so."""
         environment = ENVIRONMENT_PRODUCTION if _supported(self._rack.cc_enabled) else 0
-        return environment, int(bool(self._rack.cc_enabled)), int(self._rack.cc_devtools)
+        return environment, int(bool(self._rack.cc_enabled)), int(self._rack.cc_devtools), self._rack.cc_multi_gpu_mode
 
     def protected_bytes(self, device: int) -> int:
         """All memory of a card with confidential computing on; a rack without memory figures still has some."""

@@ -1,6 +1,8 @@
 """What a simulated rack holds, read from TOML or refused in one line that names the rack, the key and what is allowed.
 
     driver_version, cc_enabled, cc_ready    as NVML would answer; a key that is absent is "not supported"
+    cuda_driver_version, nvml_version       likewise
+    cc_multi_gpu_mode                       likewise: 0 none, 1 protected PCIe, 2 encrypted NVLink; NVML answers it with cc_enabled
     cc_devtools                             whether DevTools mode is on; NVML answers it with cc_enabled, so not without that key
     init_seconds                            how long nvmlInit takes
     fail_init                               the NVML code with which it then fails
@@ -50,7 +52,12 @@ PRINTABLE = re.compile(r"[ -~]{1,95}")  # NVML's longest buffer takes 96 bytes w
 PRINTABLE_MEANING = "1 to 95 printable ASCII characters"
 PCI_ADDRESS = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]")
 FAILING_FIELDS = (*IDENTITY_QUESTIONS, *QUESTIONS)
-TOP_KEYS = ("driver_version", "cc_enabled", "cc_devtools", "cc_ready", "init_seconds", "fail_init", "jitter", "card")
+TOP_KEYS = (
+    "driver_version", "cc_enabled", "cc_devtools", "cc_ready", "cuda_driver_version", "nvml_version", "cc_multi_gpu_mode", "init_seconds",
+    "fail_init", "jitter", "card",
+)  # fmt: skip
+# NVML knows 0 to 2 (none, protected PCIe, encrypted NVLink); a rack may try what comes next.
+MULTI_GPU_MODE_LIMIT = 15
 CARD_KEYS = (*IDENTITY, *FIELDS, "jitter", "listed", "fail")
 
 Failures = Mapping[str, int | str]
@@ -77,6 +84,9 @@ class Rack:
     driver_version: str | None = None
     cc_enabled: bool | None = None
     cc_devtools: bool = False
+    cuda_driver_version: str | None = None
+    nvml_version: str | None = None
+    cc_multi_gpu_mode: int | None = None
     cc_ready: bool | None = None
     init_seconds: float = 0.0
     fail_init: int | None = None
@@ -136,11 +146,16 @@ def _rack(top: Table, name: str) -> Rack:
         driver_version=top.text("driver_version", PRINTABLE, PRINTABLE_MEANING),
         cc_enabled=top.boolean("cc_enabled"),
         cc_devtools=top.boolean("cc_devtools") or False,
+        cuda_driver_version=top.text("cuda_driver_version", PRINTABLE, PRINTABLE_MEANING),
+        nvml_version=top.text("nvml_version", PRINTABLE, PRINTABLE_MEANING),
+        cc_multi_gpu_mode=top.integer("cc_multi_gpu_mode", 0, MULTI_GPU_MODE_LIMIT),
         cc_ready=top.boolean("cc_ready"),
         init_seconds=top.seconds("init_seconds", INIT_LIMIT_SECONDS) or 0.0,
         fail_init=top.integer("fail_init", 1, CODE_LIMIT),
     )
     top.end(TOP_KEYS)
+    if rack.cc_multi_gpu_mode is not None and rack.cc_enabled is None:
+        raise top.refuse("cc_multi_gpu_mode", "needs cc_enabled; NVML answers both or none")
     if rack.cc_devtools and rack.cc_enabled is None:
         raise top.refuse("cc_devtools", "needs cc_enabled; NVML answers both or none")
     for key in ("uuid", "pci_bus_id"):

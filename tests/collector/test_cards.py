@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from guest_contract import card_fields
 from tests.collector.process import collect
 from tests.nvml_library.fixture import ScriptedNvml
 
 Make = Callable[..., ScriptedNvml]
 
-NO_CC = {"cc_ready": None, "cc_enabled": None, "cc_devtools": None}
+NO_CC = {
+    "cc_ready": None, "cc_enabled": None, "cc_devtools": None, "driver_version": None, "cuda_driver_version": None, "nvml_version": None,
+    "cc_environment": None, "cc_multi_gpu_mode": None,
+}  # fmt: skip
 UNSET = (
     "utilization_gpu",
     "utilization_memory",
@@ -192,3 +196,86 @@ def test_a_devtools_mode_that_was_not_written_is_unknown_and_said_on_stderr(scri
     collected = collect(scripted_nvml(f"{SETTINGS} - * set devToolsMode=4294967295"))
     assert (collected.sample["cc_enabled"], collected.sample["cc_devtools"]) == (True, None)
     assert collected.stderr == "guest-service gpu-info: cc_devtools: Success, but nothing was written (-1)\n"
+
+
+def machine(library: ScriptedNvml, *names: str) -> list[object]:
+    """What a sample says of the machine."""
+    collected = collect(library)
+    return [collected.sample[name] for name in names]
+
+
+VERSIONS = ("driver_version", "cuda_driver_version", "nvml_version")
+VERSION_CALLS = ("nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetNVMLVersion")
+
+
+def test_the_versions_of_the_driver_are_the_drivers_own(scripted_nvml: Make) -> None:
+    script = "nvmlSystemGetDriverVersion - * text 580.95.05\nnvmlSystemGetCudaDriverVersion_v2 - * set version=13010"
+    assert machine(scripted_nvml(script), *VERSIONS) == ["580.95.05", "13.1", "12.570.00.00"]
+
+
+@pytest.mark.parametrize("row", ["return 3", "return 999", "keep"])
+@pytest.mark.parametrize("place", range(3))
+def test_a_version_that_is_not_told_is_unset_and_the_others_are_there(scripted_nvml: Make, row: str, place: int) -> None:
+    found = machine(scripted_nvml(f"{VERSION_CALLS[place]} - * {row}"), *VERSIONS)
+    assert [value is None for value in found] == [at == place for at in range(3)]
+
+
+def test_versions_that_the_driver_lacks_are_unset_and_no_complaint(scripted_nvml: Make) -> None:
+    collected = collect(scripted_nvml(hide=VERSION_CALLS))
+    assert ([collected.sample[name] for name in VERSIONS], collected.stderr) == ([None, None, None], "")
+
+
+@pytest.mark.parametrize(
+    ("script", "environment", "multi_gpu"),
+    [
+        ("", 2, 0),
+        (f"{SETTINGS} - * set environment=1 multiGpuMode=1", 1, 1),
+        (f"{SETTINGS} - * return 13\n{STATE} - * set environment=2", 2, None),
+        (f"{SETTINGS} - * set environment=0xFFFFFFFF multiGpuMode=0xFFFFFFFF", None, None),
+        (f"{SETTINGS} - * keep", None, None),
+    ],
+)
+def test_environment_and_multi_gpu_mode_are_nvmls_numbers_and_unset_where_it_wrote_none(
+    scripted_nvml: Make, script: str, environment: int | None, multi_gpu: int | None
+) -> None:
+    assert machine(scripted_nvml(script), "cc_environment", "cc_multi_gpu_mode") == [environment, multi_gpu]
+
+
+# Each question about a card: what is called for it, older calls included, and what it answers.
+GETTERS = {
+    "uuid": (("nvmlDeviceGetUUID",), ("uuid",)),
+    "pci_bus_id": (("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"), ("pci_bus_id",)),
+    "utilization": (("nvmlDeviceGetUtilizationRates",), UNSET[:2]),
+    "memory": (("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), UNSET[2:5]),
+    "temperature": (("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"), UNSET[5:6]),
+    "power": (("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"), UNSET[6:]),
+}
+SENTINELS = {
+    "utilization": "set gpu=0xFFFFFFFF memory=0xFFFFFFFF",
+    "memory": "set total=0xFFFFFFFFFFFFFFFF used=0xFFFFFFFFFFFFFFFF free=0xFFFFFFFFFFFFFFFF",
+    "temperature": "set temperature=0xFFFFFFFF",
+    "power": "set power=0xFFFFFFFF",
+}
+FAILURES = [*(f"return {code}" for code in (3, 4, 6, 13, 15, 27, 999)), "keep"]
+
+
+def test_every_question_of_the_table_has_its_calls_here() -> None:
+    assert list(GETTERS) == [*card_fields.IDENTITY_QUESTIONS[1:], *card_fields.QUESTIONS]
+
+
+@pytest.mark.parametrize(
+    ("question", "row"),
+    [(question, row) for question in GETTERS for row in [*FAILURES, *([SENTINELS[question]] if question in SENTINELS else [])]],
+)
+def test_a_getter_that_fails_on_one_card_of_eight_costs_its_values_on_that_card_and_nothing_else(
+    scripted_nvml: Make, question: str, row: str
+) -> None:
+    calls, fields = GETTERS[question]
+    # A success that is nonsense is refused, and nothing stands in for it: so it is scripted for the first call alone.
+    script = [f"{call} 3 * {row}" for call in (calls if row.startswith("return") else calls[:1])]
+    cards = collect(scripted_nvml("\n".join(["cards 8", *script]))).sample["gpus"]
+    for card in cards:
+        missing = {name for name in ("uuid", "pci_bus_id", *UNSET) if card[name] in (None, "")}
+        assert missing == (set(fields) if card["index"] == 3 else set())
+    assert [entry.partition(":")[0] for entry in cards[3]["errors"]] == [question]
+    assert not any(card["errors"] for card in cards if card["index"] != 3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from guest_service.collector.failure import NvmlFailure, bounded, cannot_start
+from guest_service.collector.parts import Whole
 from tests.collector.process import collect, run
 from tests.nvml_library.fixture import LIBRARY, ScriptedNvml
 
@@ -19,8 +20,7 @@ Make = Callable[..., ScriptedNvml]
 def error(library: ScriptedNvml) -> str:
     """The error of a sample of which nothing is known."""
     sample = collect(library).sample
-    no_cc = {"cc_ready": None, "cc_enabled": None, "cc_devtools": None}
-    assert sample == {"gpus": [], "error": sample["error"], **no_cc, "sample_age_ms": None}
+    assert sample == {**Whole().tree, "error": sample["error"]}
     assert sample["error"]
     return str(sample["error"])
 

@@ -97,6 +97,18 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
     return hand_out_text(FN_nvmlSystemGetDriverVersion, NO_DEVICE, "570.00.00", version, length);
 }
 
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
+{
+    return hand_out_text(FN_nvmlSystemGetNVMLVersion, NO_DEVICE, "12.570.00.00", version, length);
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVersion)
+{
+    int version = 12080;
+    struct out outs[] = {{"version", &version, sizeof version}};
+    return query(FN_nvmlSystemGetCudaDriverVersion_v2, NO_DEVICE, outs, LENGTH(outs), &version, cudaDriverVersion, sizeof version);
+}
+
 nvmlReturn_t nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSettings_t *settings)
 {
     nvmlSystemConfComputeSettings_t value = {

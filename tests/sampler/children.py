@@ -25,7 +25,9 @@ CARD = guest_api_pb2.GpuDevice(
     power_usage_mw=79700,
 )
 CARD_KEYS = ("uuid", "pci_bus_id", *FIELDS)
-MACHINE_KEYS = ("cc_ready", "cc_enabled", "cc_devtools")
+MACHINE_KEYS = (
+    "cc_ready", "cc_enabled", "cc_devtools", "cc_environment", "cc_multi_gpu_mode", "driver_version", "cuda_driver_version", "nvml_version"
+)  # fmt: skip
 SAMPLE = guest_api_pb2.GpuInfoResponse(gpus=[CARD], cc_ready=True, cc_enabled=True)
 
 

@@ -52,6 +52,11 @@ REPLIES = st.builds(
     cc_ready=st.none() | st.booleans(),
     cc_enabled=st.none() | st.booleans(),
     cc_devtools=st.none() | st.booleans(),
+    cc_environment=optional(U32),
+    cc_multi_gpu_mode=optional(U32),
+    driver_version=st.none() | TEXT,
+    cuda_driver_version=st.none() | TEXT,
+    nvml_version=st.none() | TEXT,
 ) | st.builds(guest_api_pb2.GpuInfoResponse, error=TEXT)
 
 
