@@ -1,73 +1,41 @@
 """A card's verdict from its values: ok, unknown, degraded or failed, with the reasons and what to do about each.
 
 Agent, proxy and client call the same functions on the same message, so that an old agent is judged by a new proxy and nobody has to
-agree on a verdict that travels. Each rule is one row of a table with its source. A rule reads one message and nothing else: what needs
-memory, such as the XIDs from before a reset, is left out of the message by the agent.
+agree on a verdict that travels. The rules are the rows of health_rules.RULES. Equal facts are judged once, so that a
+fleet of 8000 cards costs what reading them costs (figures: judge_cards).
 
 It refuses to guess: a value that is unset speaks neither for nor against a card, and a card of whose health nothing was asked or read is
-unknown, never ok. `errors` are counted here and not parsed. Rejected: a score (nobody can act on 73), and thresholds in configuration
-(two proxies would disagree about one card).
+unknown, never ok. `errors` are counted here and not parsed. Rejected: a verdict in the message (a guest would choose its own).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+import operator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import Any
 
 from guest_api import guest_api_pb2
+from guest_contract.card_fields import BASE, ROWS
+from guest_contract.health_rules import (
+    ALL_XIDS,
+    REBOOT_XIDS,
+    RESET,
+    RESET_XIDS,
+    RESTART,
+    RULES,
+    Facts,
+    Level,
+    Reason,
+    recent,
+    xids_in_words,
+)
+
+__all__ = ["Level", "Reason", "Verdict", "beside_cards", "judge_card", "judge_cards", "judge_guest"]
 
 Card = guest_api_pb2.GpuDevice
 Response = guest_api_pb2.GpuInfoResponse
-XidCount = guest_api_pb2.XidCount
-
-# An XID speaks against a card until the card was reset, or for a day: what it broke was met by then, and the count stays as history.
-XID_COUNTS_MS = 24 * 60 * 60 * 1000
-
-# NVML's bits of clocks_event_reasons (nvml.h, nvmlClocksEventReasons).
-HW_SLOWDOWN, HW_THERMAL_SLOWDOWN, HW_POWER_BRAKE = 0x8, 0x40, 0x80
-# NVML_GPU_FABRIC_STATE_COMPLETED; its status is 0 for success.
-FABRIC_COMPLETED = 3
-
-# NVIDIA, "Xid Errors", catalog of Ampere and newer (docs.nvidia.com/deploy/xid-errors): the action that it names for each.
-RESET_XIDS = frozenset({46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158})
-REBOOT_XIDS = frozenset({79, 151})
-# Memory that was repaired or is wearing out, and an error that was kept to one application: the card works and wants attention.
-ATTENTION_XIDS = frozenset({63, 74, 92, 94})
-# Recovery actions of field 230 (nvml.h, nvmlDeviceGpuRecoveryAction_t) that the card cannot work without; 6 and 7 are of newer drivers.
-NEEDED_ACTIONS = {1: "reset the GPU", 2: "reboot the machine", 6: "recovery action 6", 7: "recovery action 7"}
-WISHED_ACTIONS = {3: "drain peer-to-peer traffic", 4: "drain, then reset the GPU"}
-
-RESET = (
-    "Stop the work on the card and reset it: nvidia-smi --gpu-reset in the VM where that is allowed, else stop and start the VM."
-)
-RESTART = "Stop and start the VM. If it comes back, the host must look at the card and its slot."
-REPLACE = "Take the card out of use and report it to the vendor: only the host can replace it."
-LOOK = "Keep an eye on it; the card works."
-
-
-class Level(IntEnum):
-    """How bad it is; a larger number is worse."""
-
-    OK = 0
-    UNKNOWN = 1
-    DEGRADED = 2
-    FAILED = 3
-
-    @property
-    def word(self) -> str:
-        """As it is shown."""
-        return self.name.lower()
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One thing that speaks against a card: a code for scripts and metrics, words for people, and what to do."""
-
-    code: str
-    level: Level
-    words: str
-    action: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,160 +46,16 @@ class Verdict:
     reasons: tuple[Reason, ...] = ()
 
 
-# Words for what a rule found, or None where it does not apply.
-Finding = Callable[[Card, Response], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One row: when it applies, how bad that is, what to do, and who says so."""
-
-    code: str
-    level: Level
-    find: Finding
-    action: str
-    source: str
-
-
-def _flag(name: str, words: str) -> Finding:
-    return lambda card, _: words if getattr(card, name) else None
-
-
-def _gives_nothing(card: Card, _: Response) -> str | None:
-    silent = not (
-        card.HasField("utilization_gpu")
-        or card.HasField("utilization_memory")
-        or card.HasField("memory_total_bytes")
-        or card.HasField("memory_used_bytes")
-        or card.HasField("memory_free_bytes")
-        or card.HasField("temperature_c")
-        or card.HasField("power_usage_mw")
-    )
-    return "the driver gives no value of the card" if silent and card.errors else None
-
-
-def _xids(chosen: frozenset[int], words: str) -> Finding:
-    def find(card: Card, _: Response) -> str | None:
-        return xids_in_words(recent(card.xids, chosen), words)
-
-    return find
-
-
-def recent(xids: Iterable[XidCount], chosen: frozenset[int]) -> list[int]:
-    """Those of `chosen` that still speak against a card, in order; one whose age is not known does."""
-    numbers = {
-        entry.xid
-        for entry in xids
-        if entry.xid in chosen
-        and not entry.nvswitch
-        and entry.count
-        and not (entry.HasField("last_age_ms") and entry.last_age_ms > XID_COUNTS_MS)
-    }
-    return sorted(numbers)
-
-
-def xids_in_words(numbers: list[int], words: str) -> str | None:
-    """ "XID 48, 95: WORDS", or None without one."""
-    return f"XID {', '.join(map(str, numbers))}: {words}" if numbers else None
-
-
-def _fabric(card: Card, _: Response) -> str | None:
-    if card.fabric_state == FABRIC_COMPLETED and card.fabric_status:
-        return f"the card did not join the NVLink fabric (status {card.fabric_status})"
-    return None
-
-
-def _needed_action(card: Card, _: Response) -> str | None:
-    words = NEEDED_ACTIONS.get(card.recovery_action)
-    return f"the driver asks to {words}" if words else None
-
-
-def _wished_action(card: Card, _: Response) -> str | None:
-    action = card.recovery_action
-    if not action or action in NEEDED_ACTIONS:
-        return None
-    return f"the driver asks to {WISHED_ACTIONS.get(action, f'take recovery action {action}')}"
-
-
-def _uncorrected(card: Card, _: Response) -> str | None:
-    count = card.ecc_uncorrected_volatile
-    return f"{count} uncorrected memory errors since the driver was loaded" if count else None
-
-
-def _clocks(bits: int, words: str) -> Finding:
-    return lambda card, _: words if card.clocks_event_reasons & bits else None
-
-
-def _narrow_link(card: Card, response: Response) -> str | None:
-    widest = max((peer.pcie_width for peer in response.gpus), default=0)
-    if card.HasField("pcie_width") and card.pcie_width < widest:
-        return f"PCIe link of {card.pcie_width} lanes, others of this guest have {widest}"
-    return None
-
-
-def _few_nvlinks(card: Card, response: Response) -> str | None:
-    most = max((peer.nvlinks_active for peer in response.gpus), default=0)
-    if card.HasField("nvlinks_active") and card.nvlinks_active < most:
-        return f"{card.nvlinks_active} NVLinks are up, others of this guest have {most}"
-    return None
-
-
-def _forgets_itself(card: Card, response: Response) -> str | None:
-    off = card.HasField("persistence_mode") and not card.persistence_mode
-    return "persistence mode is off with confidential computing on" if off and response.cc_enabled else None
-
-
-_NVML, _CATALOG = "nvml.h", "NVIDIA, Xid Errors, catalog"
-_REMAPPING = "NVIDIA, GPU Memory Error Management"
-
-RULES: tuple[Rule, ...] = (
-    Rule("lost", Level.FAILED, _gives_nothing, RESTART, f"{_NVML}: NVML_ERROR_GPU_IS_LOST and what else ends every question"),
-    Rule("xid_reboot", Level.FAILED, _xids(REBOOT_XIDS, "needs a new start"), RESTART, f"{_CATALOG}: RESTART_BM, RESTART_VM"),
-    Rule("xid_reset", Level.FAILED, _xids(RESET_XIDS, "needs a reset of the card"), RESET, f"{_CATALOG}: RESET_GPU"),
-    Rule("row_remap_failed", Level.FAILED, _flag("row_remap_failed", "a memory row could not be remapped"), REPLACE, _REMAPPING),
-    Rule("recovery_action", Level.FAILED, _needed_action, RESET, f"{_NVML}: nvmlDeviceGpuRecoveryAction_t"),
-    Rule("fabric", Level.FAILED, _fabric, "The host's fabric manager must run; then reset the card.", f"{_NVML}: nvmlGpuFabricInfo"),
-    Rule("row_remap_pending", Level.DEGRADED, _flag("row_remap_pending", "a memory row waits to be remapped"), RESET, _REMAPPING),
-    Rule(
-        "retired_pages_pending", Level.DEGRADED, _flag("retired_pages_pending", "a memory page waits to be retired"), RESET,
-        "NVIDIA, Dynamic Page Retirement",
-    ),
-    Rule("ecc_uncorrected", Level.DEGRADED, _uncorrected, "Restart what ran on the card; reset it when convenient.", _REMAPPING),
-    Rule("xid_attention", Level.DEGRADED, _xids(ATTENTION_XIDS, "needs attention"), LOOK, f"{_CATALOG}: RESTART_APP, IGNORE"),
-    Rule("recovery_wish", Level.DEGRADED, _wished_action, RESET, f"{_NVML}: nvmlDeviceGpuRecoveryAction_t"),
-    Rule(
-        "power_brake", Level.DEGRADED, _clocks(HW_POWER_BRAKE, "the power brake holds the clocks down"),
-        "The host must look at its power supplies.", f"{_NVML}: nvmlClocksEventReasonHwPowerBrakeSlowdown",
-    ),
-    Rule(
-        "hardware_slowdown", Level.DEGRADED,
-        _clocks(HW_SLOWDOWN | HW_THERMAL_SLOWDOWN, "the hardware holds the clocks down (heat or power)"),
-        "The host must look at its cooling and power.", f"{_NVML}: nvmlClocksEventReasonHwSlowdown, HwThermalSlowdown",
-    ),
-    Rule(
-        "pcie_width", Level.DEGRADED, _narrow_link, "Reset the card; if it stays, the host must look at the slot.",
-        f"{_NVML}: nvmlDeviceGetCurrPcieLinkWidth",
-    ),
-    Rule(
-        "nvlinks", Level.DEGRADED, _few_nvlinks, "Reset the card; if it stays, the host must look at its links.",
-        f"{_NVML}: nvmlDeviceGetNvLinkState",
-    ),
-    Rule(
-        "persistence_mode", Level.DEGRADED, _forgets_itself,
-        "Run nvidia-persistenced in the VM before anything uses the card: without it the card is lost when its last user ends.",
-        "NVIDIA, Confidential Computing deployment guide",
-    ),
-)  # fmt: skip
-
-
 def judge_card(card: Card, response: Response) -> Verdict:
-    """The verdict on one of the cards of `response`."""
-    reasons = [
-        Reason(rule.code, rule.level, words, rule.action) for rule in RULES if (words := rule.find(card, response)) is not None
-    ]
-    if unknown := _not_known(card, response):
-        reasons.append(unknown)
-    return _verdict(reasons)
+    """The verdict on one of the cards of `response`; for all of them judge_cards is the cheaper one."""
+    return _judge(_facts(card, response, _most_of(response.gpus)))
+
+
+def judge_cards(response: Response) -> list[Verdict]:
+    """The verdict on each card of `response`, in order: some 4 microseconds a card (measured: 8000 cards in 32 ms, one busy core)."""
+    cards = list(response.gpus)
+    most = _most_of(cards)
+    return [_judge(_facts(card, response, most)) for card in cards]
 
 
 def judge_guest(response: Response, cards_given: int | None = None) -> Verdict:
@@ -241,14 +65,15 @@ def judge_guest(response: Response, cards_given: int | None = None) -> Verdict:
     """
     reasons = [
         Reason(reason.code, reason.level, f"GPU {card.index}: {reason.words}", reason.action)
-        for card in response.gpus
-        for reason in judge_card(card, response).reasons
+        for card, verdict in zip(response.gpus, judge_cards(response), strict=True)
+        for reason in verdict.reasons
     ]
-    reasons.extend(_of_guest(response, cards_given))
+    reasons.extend(beside_cards(response, cards_given))
     return _verdict(reasons)
 
 
-def _of_guest(response: Response, cards_given: int | None) -> Iterator[Reason]:
+def beside_cards(response: Response, cards_given: int | None = None) -> Iterator[Reason]:
+    """What speaks against a guest and is true of no card that it shows."""
     for numbers, words, action in ((REBOOT_XIDS, "needs a new start", RESTART), (RESET_XIDS, "needs a reset of a card", RESET)):
         if found := xids_in_words(recent(response.unplaced_xids, numbers), words):
             yield Reason("xid_unplaced", Level.FAILED, found, action)
@@ -264,12 +89,53 @@ def _of_guest(response: Response, cards_given: int | None) -> Iterator[Reason]:
             yield Reason(code, Level.FAILED, f"{shown} cards are seen, {whence.format(there)}", RESTART)
 
 
-def _not_known(card: Card, response: Response) -> Reason | None:
-    if "health" not in response.groups:
-        return Reason("not_asked", Level.UNKNOWN, "its health was not asked", "Let the agent ask the group health (gpu.groups).")
-    if len(card.errors) > _unset_base_values(card):
-        return Reason("unread", Level.UNKNOWN, "some values could not be read", "The card's errors say which, and why.")
-    return None
+# Equal facts are equal verdicts. More different ones than this are a hostile guest's.
+@functools.lru_cache(maxsize=4096)
+def _judge(facts: Facts) -> Verdict:
+    reasons = [Reason(rule.code, rule.level, words, rule.action) for rule in RULES if (words := rule.find(facts)) is not None]
+    if not facts.asked:
+        ask = "Let the agent ask the group health (gpu.groups)."
+        reasons.append(Reason("not_asked", Level.UNKNOWN, "its health was not asked", ask))
+    elif facts.unread:
+        reasons.append(Reason("unread", Level.UNKNOWN, "some values could not be read", "The card's errors say which, and why."))
+    return _verdict(reasons)
+
+
+_PLAIN = operator.attrgetter(*Facts._fields[:8])
+
+
+def _most_of(cards: Iterable[Card]) -> tuple[int, int]:
+    """The widest PCIe link and the most NVLinks of a guest's cards."""
+    found = [(card.pcie_width, card.nvlinks_active) for card in cards]
+    return max((width for width, _ in found), default=0), max((links for _, links in found), default=0)
+
+
+def _facts(card: Card, response: Response, most: tuple[int, int]) -> Facts:
+    errors = len(card.errors)
+    # In the order of Facts.
+    return Facts._make(
+        (
+            *_PLAIN(card),
+            bool(errors) and not any(_is_set(card, name) for name in _BASE_NUMBERS),
+            bool(errors) and errors > _unset_base_values(card),
+            "health" in response.groups,
+            tuple(recent(card.xids, ALL_XIDS)) if card.xids else (),
+            card.pcie_width if card.pcie_width or card.HasField("pcie_width") else None,
+            card.nvlinks_active if card.nvlinks_active or card.HasField("nvlinks_active") else None,
+            most[0],
+            most[1],
+            not card.persistence_mode and card.HasField("persistence_mode"),
+            response.cc_enabled,
+        )
+    )
+
+
+# Any: the stubs of HasField take each of the field's names as a type of its own.
+def _is_set(card: Any, name: str) -> bool:
+    return bool(card.HasField(name))
+
+
+_BASE_NUMBERS = tuple(row.name for row in ROWS if row.group == BASE)
 
 
 def _unset_base_values(card: Card) -> int:

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools import command_reference, configuration_reference, contract_reference, metrics_reference
+from tools import command_reference, configuration_reference, contract_reference, health_reference, metrics_reference
 
 # How each page is made now.
 PAGES: Mapping[Path, Callable[[], str]] = {
-    module.FILE: module.render for module in (command_reference, configuration_reference, contract_reference, metrics_reference)
+    module.FILE: module.render
+    for module in (command_reference, configuration_reference, contract_reference, health_reference, metrics_reference)
 }
 
 

@@ -23,7 +23,7 @@ PAGE_FOLDERS = {"docs", "benchmarks", "deploy"}
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Begin", ("docs/start", "docs/concepts", "docs/simulator")),
     ("Install", ("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt", "deploy/examples/README")),
-    ("Operate", ("docs/guestctl", "docs/fleet", "docs/doctor", "docs/runbook", "docs/gpu-check")),
+    ("Operate", ("docs/guestctl", "docs/cards", "docs/fleet", "docs/doctor", "docs/runbook", "docs/gpu-check")),
     ("Secure", ("docs/security", "docs/access", "docs/boot-gate", "SECURITY")),
     ("Look up", ("docs/configuration", "docs/commands", "docs/contract", "docs/metrics", "docs/client")),
     ("The project", ("CONTRIBUTING", "docs/decisions/README", "docs/soak", "benchmarks/RESULTS", "CHANGELOG")),

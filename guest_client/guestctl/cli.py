@@ -4,7 +4,7 @@ Nothing here imports gRPC before a call is to be made, so that help and refusals
 hint around the one line that matters).
 
 Exit status: 0 answered; 1 the call failed, or the answer could not be written; 2 misuse; 3 no such guest; 4 proxy or guest not reachable;
-5 no answer in time; 130 interrupted; 141 the reader closed the pipe (as a process ended by SIGPIPE).
+5 no answer in time; 6 (`health`) a card is not ok; 130 interrupted; 141 the reader closed the pipe (as a process ended by SIGPIPE).
 """
 
 from __future__ import annotations

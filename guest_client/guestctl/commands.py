@@ -27,7 +27,7 @@ def guestctl(**_shared: Any) -> None:
     """Show the guests of a host and their GPUs.
 
     Exit status: 0 answered, 1 the call failed or its answer could not be written, 2 misuse, 3 no such guest, 4 not reachable, 5 no
-    answer in time, 130 interrupted, 141 the reader closed the pipe.
+    answer in time, 6 (of health alone) a card is not ok, 130 interrupted, 141 the reader closed the pipe.
     """
 
 
@@ -51,6 +51,24 @@ def gpu(
     if every or selectors or len(ids) > 1:
         return read_question(context, Subject.GPU, chosen=_chosen(ids, selectors), max_age_seconds=max_age)
     return read_question(context, Subject.GPU, ids[0] if ids else None, max_age_seconds=max_age)
+
+
+@guestctl.command(short_help="Whether every card is ok; what is wrong with it if not, and what to do.", epilog=_MORE)
+@many_guests
+@shared_options
+@click.pass_context
+def health(context: click.Context, /, ids: tuple[str, ...], selectors: Any, **_shared: Any) -> Question:
+    """Whether every card is ok, of one guest, of several, or of all.
+
+    A line for each card that is not ok: why, and what to do. Exit status 0: every card is ok; 6: a card is degraded, failed, unknown or
+    missing.
+    """
+    of_a_guest = context.params["guest"] is not None or (context.parent and context.parent.params["guest"] is not None)
+    if len(ids) == 1 and not selectors:
+        return read_question(context, Subject.HEALTH, ids[0])
+    if of_a_guest and not ids and not selectors:
+        return read_question(context, Subject.HEALTH)
+    return read_question(context, Subject.HEALTH, chosen=_chosen(ids, selectors))
 
 
 def _of_one_guest(subject: Subject, what: str) -> None:

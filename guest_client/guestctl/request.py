@@ -34,6 +34,7 @@ class Subject(Enum):
     LIST = "list"
     TOP = "top"
     WATCH = "watch"
+    HEALTH = "health"
 
 
 class Output(Enum):

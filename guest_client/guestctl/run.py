@@ -19,7 +19,7 @@ from guest_client.errors import (
     UnavailableError,
 )
 from guest_client.guestctl import connect
-from guest_client.guestctl.fleet import collecting, listing, watching
+from guest_client.guestctl.fleet import collecting, health, listing, watching
 from guest_client.guestctl.output import csv_view, json_view, stdout, tables
 from guest_client.guestctl.output.remarks import Say, UnknownFields
 from guest_client.guestctl.request import Output, Question, Subject
@@ -63,6 +63,9 @@ def _answer(question: Question, say: Say) -> None:
                 raise CallFailed("", 128 + ended_by)
         case Subject.WATCH:
             asyncio.run(watching.run(question, say))
+        case Subject.HEALTH:
+            if not health.show(question, say):
+                raise CallFailed("", health.CARDS_NOT_OK)
         case Subject.GPU if question.chosen is not None:
             collecting.show(question, say)
         case _:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, XidCount
-from guest_contract.health import RULES, XID_COUNTS_MS, Level, Rule, judge_card, judge_guest
+from guest_contract.health import Level, judge_card, judge_cards, judge_guest
+from guest_contract.health_rules import RULES, XID_COUNTS_MS, Rule
 from tests.round_trip.messages import any_message
 
 HOUR_MS = 60 * 60 * 1000
@@ -191,6 +192,11 @@ def test_more_trouble_never_makes_a_verdict_better(response: GpuInfoResponse, be
         return
     TROUBLE[more](card)
     assert judge_card(card, response).level >= sick
+
+
+@given(any_message(GpuInfoResponse))
+def test_cards_judged_together_get_the_verdicts_that_they_get_alone(response: GpuInfoResponse) -> None:
+    assert judge_cards(response) == [judge_card(card, response) for card in response.gpus]
 
 
 @given(any_message(GpuInfoResponse), st.none() | st.integers(0, 2**31))
