@@ -7,8 +7,9 @@ The methods stand in guest_client.methods, inherited because a descriptor needs 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -18,9 +19,20 @@ from guest_client.credentials import authorization, channel_credentials
 from guest_client.dialing import dial, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
-from guest_client.prepared_call import Ask, AsyncCaller, Items, ItemT, Pages, ReplyT, Stream, checked, following_token
+from guest_client.prepared_call import (
+    Ask,
+    AsyncCaller,
+    Items,
+    ItemT,
+    Pages,
+    ReplyT,
+    Stream,
+    checked,
+    following_token,
+    waited_too_long,
+)
 from guest_transport.addresses import Address
-from guest_transport.options import CLIENT_REPLY_LIMIT_BYTES, channel_options
+from guest_transport.options import CLIENT_CALLS, CLIENT_REPLY_LIMIT_BYTES, channel_options
 from guest_transport.relay.dial import DialTarget
 from guest_transport.tls import ClientTls
 
@@ -61,6 +73,7 @@ class AsyncChannelCaller(AsyncCaller):
         self._closed = False
         self._credentials: grpc.ChannelCredentials | None = None
         self._reading = asyncio.Lock()
+        self._calls = asyncio.Semaphore(CLIENT_CALLS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,16 +93,32 @@ class AsyncChannelCaller(AsyncCaller):
 
     async def call(self, ask: Ask[ReplyT]) -> ReplyT:
         """Make one call; raises a CallError, or ClientClosedError after close()."""
-        method = (await self._open()).unary_unary(
-            ask.path,
-            request_serializer=type(ask.request).SerializeToString,
-            response_deserializer=ask.reply.FromString,
-        )
-        try:
-            reply = await method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
-        except grpc.RpcError as error:
-            raise self._call_error(error, ask) from error
+        async with self._place(ask) as seconds:
+            method = (await self._open()).unary_unary(
+                ask.path,
+                request_serializer=type(ask.request).SerializeToString,
+                response_deserializer=ask.reply.FromString,
+            )
+            try:
+                reply = await method(ask.request, timeout=seconds, metadata=self._metadata + ask.metadata)
+            except grpc.RpcError as error:
+                raise self._call_error(error, ask) from error
         return checked(ask, reply, self.address)
+
+    @contextlib.asynccontextmanager
+    async def _place(self, ask: Ask[ReplyT]) -> AsyncIterator[float | None]:
+        """A place among the calls in progress, and what is left of the call's time when it has one."""
+        loop = asyncio.get_running_loop()
+        deadline = None if ask.timeout_seconds is None else loop.time() + ask.timeout_seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._calls.acquire()
+        except TimeoutError:
+            raise waited_too_long(ask, self.address) from None
+        try:
+            yield None if deadline is None else deadline - loop.time()
+        finally:
+            self._calls.release()
 
     def iterate(self, items: Items[ItemT]) -> AsyncGenerator[ItemT, None]:
         """Yield the items of a stream or of all pages; closing the generator cancels the call."""

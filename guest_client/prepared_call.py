@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVa
 import grpc
 from google.protobuf.message import Message
 
-from guest_client.errors import failure
+from guest_client.errors import CallError, failure
 from guest_transport.addresses import Address
 
 P = ParamSpec("P")
@@ -65,6 +65,12 @@ def checked(ask: Ask[ReplyT], reply: object, address: Address) -> ReplyT:
     if isinstance(reply, ask.reply):
         return reply
     raise failure(grpc.StatusCode.INTERNAL, "the reply does not decode", method=ask.about, address=str(address))
+
+
+def waited_too_long(ask: Ask[Any], address: Address) -> CallError:
+    """The error of a call whose time ended while it waited for others of its client to end."""
+    text = "its time ended before it was made: the client has as many calls in progress as it may"
+    return failure(grpc.StatusCode.DEADLINE_EXCEEDED, text, method=ask.about, address=str(address))
 
 
 def following_token(pages: Pages[ReplyT, Any], reply: ReplyT, token: str, address: Address) -> str:

@@ -6,8 +6,10 @@ The methods stand in guest_client.methods, inherited because a descriptor needs 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,9 +19,20 @@ from guest_client.credentials import authorization, channel_credentials
 from guest_client.dialing import BlockingDialTarget, dialled
 from guest_client.errors import CallError, ClientClosedError, call_error
 from guest_client.methods import GuestMethods, ProxyMethods, checked_seconds
-from guest_client.prepared_call import Ask, Items, ItemT, Pages, ReplyT, Stream, SyncCaller, checked, following_token
+from guest_client.prepared_call import (
+    Ask,
+    Items,
+    ItemT,
+    Pages,
+    ReplyT,
+    Stream,
+    SyncCaller,
+    checked,
+    following_token,
+    waited_too_long,
+)
 from guest_transport.addresses import Address
-from guest_transport.options import CLIENT_REPLY_LIMIT_BYTES, channel_options
+from guest_transport.options import CLIENT_CALLS, CLIENT_REPLY_LIMIT_BYTES, channel_options
 from guest_transport.tls import ClientTls
 
 
@@ -48,6 +61,7 @@ class SyncChannelCaller(SyncCaller):
         self._channel: grpc.Channel | None = None
         self._closed = False
         self._opening = threading.Lock()
+        self._calls = threading.Semaphore(CLIENT_CALLS)
 
     def __enter__(self) -> Self:
         return self
@@ -68,16 +82,30 @@ class SyncChannelCaller(SyncCaller):
 
     def call(self, ask: Ask[ReplyT]) -> ReplyT:
         """Make one call; raises a CallError, or ClientClosedError after close()."""
-        method = self._open().unary_unary(
-            ask.path,
-            request_serializer=type(ask.request).SerializeToString,
-            response_deserializer=ask.reply.FromString,
-        )
-        try:
-            reply = method(ask.request, timeout=ask.timeout_seconds, metadata=self._metadata + ask.metadata)
-        except grpc.RpcError as error:
-            raise self._call_error(error, ask) from error
+        with self._place(ask) as seconds:
+            method = self._open().unary_unary(
+                ask.path,
+                request_serializer=type(ask.request).SerializeToString,
+                response_deserializer=ask.reply.FromString,
+            )
+            try:
+                reply = method(ask.request, timeout=seconds, metadata=self._metadata + ask.metadata)
+            except grpc.RpcError as error:
+                raise self._call_error(error, ask) from error
         return checked(ask, reply, self.address)
+
+    @contextlib.contextmanager
+    def _place(self, ask: Ask[ReplyT]) -> Iterator[float | None]:
+        """A place among the calls in progress, and what is left of the call's time when it has one."""
+        deadline = None if ask.timeout_seconds is None else time.monotonic() + ask.timeout_seconds
+        # threading waits no longer than TIMEOUT_MAX, some 292 years.
+        seconds = None if ask.timeout_seconds is None else min(ask.timeout_seconds, threading.TIMEOUT_MAX)
+        if not self._calls.acquire(timeout=seconds):
+            raise waited_too_long(ask, self.address)
+        try:
+            yield None if deadline is None else deadline - time.monotonic()
+        finally:
+            self._calls.release()
 
     def iterate(self, items: Items[ItemT]) -> Generator[ItemT, None, None]:
         """Yield the items of a stream or of all pages; closing the generator cancels the call."""

@@ -27,8 +27,14 @@ CONNECT_SECONDS = 2.5
 # A client that connects and then says nothing (no HTTP/2 settings, no TLS handshake) is cut off after this; gRPC's own 120 s would let
 # it sit on a descriptor twelve times as long.
 HANDSHAKE_SECONDS = 10
-# Calls that may be in progress in one server; further ones get RESOURCE_EXHAUSTED at once instead of a growing queue.
-CONCURRENT_CALLS = 1024
+# Calls in progress on one connection; further ones of an honest channel wait in the channel.
+CONNECTION_CALLS = 100
+# Calls with one answer that a client of ours has in progress; further ones wait in the client. gRPC counts a call until the server has let
+# go of it, so a channel that fills CONNECTION_CALLS again at once is refused some (docs/decisions/bounds.md); twice this many never are.
+CLIENT_CALLS = 48
+# Calls that may be in progress in one server; further ones get RESOURCE_EXHAUSTED at once instead of a growing queue. gRPC counts them from
+# their headers on and for all peers together, so it is far above what one peer's connections bring (64 of 100 calls each).
+CONCURRENT_CALLS = 16 * 1024
 # Of 16 KiB of headers and 64 KiB of request at the very most, mostly 1 KiB.
 PENDING_CALLS = 16 * 1024
 
@@ -75,6 +81,9 @@ def server_options() -> Options:
         # Clients of ours ping every 30 s, also without calls; the default (5 min) would punish them with GOAWAY.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # 16 KiB of request headers: metadata on the allow-list is far smaller.
+        ("grpc.max_concurrent_streams", CONNECTION_CALLS),
+        # 16 KiB of request headers: metadata on the allow-list is far smaller. The second is the size from which every call is refused;
+        # between the two gRPC would refuse more and more of them by chance.
         ("grpc.max_metadata_size", 16 * 1024),
+        ("grpc.absolute_max_metadata_size", 16 * 1024),
     ]

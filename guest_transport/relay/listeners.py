@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
 from guest_transport.addresses import UnixAddress, VsockAddress
-from guest_transport.peers import Peer, Peers, VsockPeer, unix_peer
+from guest_transport.peers import Peer, Peers, VsockPeer, lasting_name, unix_peer
 from guest_transport.relay.relay import Relay, RelayRefusedError
 from guest_transport.sockets import unix
 from guest_transport.sockets.private_folder import PrivateFolder
 
 # A connection takes two descriptors and a few hundred KiB at worst; a host has one or two to a guest, a proxy's clients come in dozens.
 CONNECTIONS_LIMIT = 512
+# Of those, what one user or one CID may hold: with all its calls (100 each) it stays under what the server takes from everybody.
+CONNECTIONS_OF_ONE = 64
 # gRPC accepts at once unless this process is stuck, and then waiting longer helps nobody.
 _HANDOVER_SECONDS = 2.0
 
@@ -33,6 +36,8 @@ class RelayedListeners:
         self._peers = peers
         self._vsock_cids = vsock_cids
         self._relays: list[Relay] = []
+        # By what a peer is called on each of its connections.
+        self._held: Counter[str] = Counter()
         self._folder = PrivateFolder()
         self._path = self._folder.file("grpc")
 
@@ -74,10 +79,25 @@ class RelayedListeners:
                 raise RelayRefusedError(f"refused a connection from CID {cid} (allowed: {allowed})")
         raise RelayRefusedError("refused a connection from a peer without a CID")
 
+    @contextlib.contextmanager
+    def _place_of(self, peer: Peer) -> Iterator[None]:
+        """A place among the connections of `peer` while the context lasts; raises RelayRefusedError when it has all it may."""
+        who = lasting_name(str(peer))
+        if self._held[who] >= CONNECTIONS_OF_ONE:
+            raise RelayRefusedError(f"refused a connection from {who}: it has {CONNECTIONS_OF_ONE} already")
+        self._held[who] += 1
+        try:
+            yield
+        finally:
+            self._held[who] -= 1
+            if not self._held[who]:
+                del self._held[who]
+
     def _add(self, name: str, listener: socket.socket, identify: Identify) -> None:
         @contextlib.asynccontextmanager
         async def open_far(near: socket.socket, address: object) -> AsyncIterator[socket.socket]:
-            with self._peers.naming(identify(near, address)) as own_name:
+            peer = identify(near, address)
+            with self._place_of(peer), self._peers.naming(peer) as own_name:
                 try:
                     async with asyncio.timeout(_HANDOVER_SECONDS):
                         far = await unix.connect(self._path, own_name)

@@ -24,6 +24,7 @@ from guest_transport.peers import Peers
 from guest_transport.process.run import run
 from guest_transport.relay.listeners import RelayedListeners
 from guest_transport.server import health, undecodable
+from guest_transport.server.request_deadline import RequestDeadline
 from guest_transport.sockets import socket_files, tcp, unix, vsock
 from guest_transport.sockets.private_folder import remove_abandoned_folders
 from guest_transport.tls import ServerTls
@@ -68,11 +69,12 @@ class GrpcServer:
         vsock_cids: Collection[int] = (VSOCK_CID_HOST,),
         tls: ServerTls | None = None,
     ) -> None:
+        self.peers = peers if peers is not None else Peers()
         self._services = services
         self._socket_mode = socket_mode
         self._server = undecodable.careful(
             grpc.aio.server(
-                interceptors=interceptors,
+                interceptors=[RequestDeadline(self.peers), *interceptors],
                 options=options.server_options(),
                 maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
             )
@@ -83,7 +85,6 @@ class GrpcServer:
         self._vsock_cids = vsock_cids
         self._tls = tls
         self._relayed: RelayedListeners | None = None
-        self.peers = peers if peers is not None else Peers()
         self.stopping = asyncio.Event()
         self.addresses: list[Address] = []
 

@@ -21,6 +21,7 @@ from guest_client.methods import GuestMethods, ProxyMethods
 from guest_client.prepared_call import Many, Unary
 from guest_client.sync_client import GuestClient, ProxyClient
 from guest_fleet.v1 import fleet_pb2
+from guest_transport.options import CLIENT_CALLS
 from tests.client.conftest import Ask
 from tests.client.fake_proxy import Fleet, Guest
 
@@ -259,6 +260,31 @@ async def test_a_guest_that_does_not_answer_ends_with_the_callers_bound(ask: Ask
     release.set()
     server.stop(None).wait()
     pool.shutdown()
+
+
+def test_a_call_waits_for_others_of_its_client_no_longer_than_its_own_time(silent: tuple[str, threading.Event]) -> None:
+    address, _ = silent
+    with ProxyClient(address) as client, futures.ThreadPoolExecutor(CLIENT_CALLS) as threads:
+        held = [threads.submit(client.gpu_info, "vm1", timeout_seconds=300) for _ in range(CLIENT_CALLS)]
+        while client._calls.acquire(blocking=False):
+            client._calls.release()
+        with pytest.raises(errors.DeadlineError, match="as many calls in progress as it may"):
+            client.gpu_info("vm1", timeout_seconds=0.1)
+        client.close()
+        assert {type(call.exception()) for call in held} <= {errors.CallError, errors.UnavailableError}
+
+
+async def test_a_call_that_is_awaited_waits_for_others_no_longer_than_its_own_time(silent: tuple[str, threading.Event]) -> None:
+    address, _ = silent
+    async with AsyncProxyClient(address) as client:
+        held = [asyncio.create_task(client.gpu_info("vm1", timeout_seconds=300)) for _ in range(CLIENT_CALLS)]
+        while not client._calls.locked():
+            await asyncio.sleep(0)
+        with pytest.raises(errors.DeadlineError, match="as many calls in progress as it may"):
+            await client.gpu_info("vm1", timeout_seconds=0.1)
+        for call in held:
+            call.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
 
 
 async def test_a_closed_client_stays_closed(address: str) -> None:

@@ -16,15 +16,18 @@ import pytest
 from google.protobuf import duration_pb2
 
 from guest_api import guest_api_pb2
+from guest_client.async_client import AsyncProxyClient
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.addresses import UnixAddress
+from guest_transport.options import CONNECTION_CALLS
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.upstream.limits import FLEET_STREAMS_OF_ONE, GUEST_CALLERS, GUEST_CALLS
 
-# More than the server (1024), the proxy (256) and a guest (128) admit, and still quick.
-CROWD = 2000
+# More than the proxy (256) and a guest (128) admit, and still quick; on so many connections that none waits in its channel.
+CROWD_CONNECTIONS = 20
+CROWD = CROWD_CONNECTIONS * CONNECTION_CALLS
 
 
 async def silence(stream: Stream) -> None:
@@ -69,10 +72,12 @@ async def test_a_crowd_at_a_silent_guest_is_refused_at_once_and_another_guest_an
         raw_guest(str(sockets / "s"), silence) as silent,
         raw_guest(str(sockets / "o"), says("other")) as other,
         another_caller(proxy) as caller,
+        contextlib.AsyncExitStack() as stack,
     ):
         proxy.add("silent", silent.address)
         proxy.add("other", other.address)
-        calls = [proxy.api.GpuInfo(guest_api_pb2.Id(id="silent"), timeout=50) for _ in range(CROWD)]
+        crowd = [await stack.enter_async_context(another_caller(proxy)) for _ in range(CROWD_CONNECTIONS)]
+        calls = [one.api.GpuInfo(guest_api_pb2.Id(id="silent"), timeout=50) for one in crowd for _ in range(CONNECTION_CALLS)]
         while proxy.upstreams.reach("silent").callers < GUEST_CALLERS:
             await asyncio.sleep(0.01)
         assert (await caller.gpu_info("other", timeout=20)).error == "other"
@@ -87,14 +92,23 @@ async def test_a_crowd_at_a_silent_guest_is_refused_at_once_and_another_guest_an
 
 
 async def test_a_crowd_at_a_healthy_guest_is_served_or_refused_and_nothing_else(proxy: Proxy, sockets: Path) -> None:
-    async with raw_guest(str(sockets / "g"), says("good")) as good:
+    async with raw_guest(str(sockets / "g"), says("good")) as good, contextlib.AsyncExitStack() as stack:
         proxy.add("good", good.address)
-        calls = [proxy.api.GpuInfo(guest_api_pb2.Id(id="good"), timeout=50) for _ in range(CROWD)]
+        crowd = [await stack.enter_async_context(another_caller(proxy)) for _ in range(CROWD_CONNECTIONS)]
+        calls = [one.api.GpuInfo(guest_api_pb2.Id(id="good"), timeout=50) for one in crowd for _ in range(CONNECTION_CALLS)]
         codes = Counter(await asyncio.gather(*map(code_of, calls)))
         assert set(codes) <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OK}
         assert codes[grpc.StatusCode.OK] >= GUEST_CALLERS
         assert len(good.requests) < codes[grpc.StatusCode.OK], "identical calls share one"
         await idle(proxy, "good")
+
+
+async def test_of_a_crowd_that_shares_one_client_every_call_is_answered(proxy: Proxy, sockets: Path) -> None:
+    async with raw_guest(str(sockets / "g"), says("good")) as good:
+        proxy.add("good", good.address)
+        async with AsyncProxyClient(proxy.parts.server.addresses[0], timeout_seconds=50) as client:
+            answers = await asyncio.gather(*(client.gpu_info("good") for _ in range(2 * CROWD)))
+        assert {answer.error for answer in answers} == {"good"}
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e-9, 0.001, 0.05])
@@ -155,19 +169,22 @@ async def test_streams_that_are_left_half_way_leave_nothing_behind(proxy: Proxy,
 
 
 async def test_a_thousand_watchers_get_the_places_there_are_and_the_rest_a_refusal(proxy: Proxy, sockets: Path) -> None:
-    async with raw_guest(str(sockets / "g"), says("good")) as good:
+    async with raw_guest(str(sockets / "g"), says("good")) as good, contextlib.AsyncExitStack() as stack:
         proxy.add("good", good.address)
+        crowd = [await stack.enter_async_context(another_caller(proxy)) for _ in range(10)]
 
-        async def watch() -> tuple[grpc.aio.UnaryStreamCall[fleet_pb2.WatchGpuInfoRequest, fleet_pb2.WatchGpuInfoResponse], str]:
+        async def watch(
+            caller: Proxy = proxy,
+        ) -> tuple[grpc.aio.UnaryStreamCall[fleet_pb2.WatchGpuInfoRequest, fleet_pb2.WatchGpuInfoResponse], str]:
             # Longer than a busy machine takes for them all: the second question of an interval would be right.
-            stream = proxy.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest(interval=duration_pb2.Duration(seconds=60)))
+            stream = caller.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest(interval=duration_pb2.Duration(seconds=60)))
             try:
                 await stream.read()
             except grpc.aio.AioRpcError as error:
                 return stream, error.code().name
             return stream, "OK"
 
-        watchers = await asyncio.gather(*(watch() for _ in range(1000)))
+        watchers = await asyncio.gather(*(watch(caller) for caller in crowd for _ in range(CONNECTION_CALLS)))
         assert Counter(code for _, code in watchers) == {
             "OK": FLEET_STREAMS_OF_ONE,
             "RESOURCE_EXHAUSTED": 1000 - FLEET_STREAMS_OF_ONE,

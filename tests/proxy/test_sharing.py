@@ -12,6 +12,8 @@ import pytest
 from guest_api import guest_api_pb2
 from guest_contract.methods import proxied_methods
 from guest_fleet.v1 import fleet_pb2
+from guest_transport.addresses import UnixAddress
+from guest_transport.options import CONNECTION_CALLS
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.errors import CallError
@@ -205,12 +207,18 @@ def retry_delay_seconds(error: grpc.aio.AioRpcError) -> float:
 
 
 async def test_callers_beyond_the_limit_of_one_guest_are_refused_at_once(proxy: Proxy, sockets: Path) -> None:
-    async with raw_guest(str(sockets / "g"), silence) as guest:
+    address = proxy.parts.server.addresses[0]
+    assert isinstance(address, UnixAddress)
+    # On the first connection, which has no more than CONNECTION_CALLS, they would wait in the channel.
+    other = Proxy(proxy.parts, address)
+    half = GUEST_CALLERS // 2
+    assert half < CONNECTION_CALLS
+    async with raw_guest(str(sockets / "g"), silence) as guest, other.channel:
         proxy.add("vm1", guest.address)
-        calls = [proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30) for _ in range(GUEST_CALLERS)]
+        calls = [one.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30) for one in (proxy, other) for _ in range(half)]
         while proxy.upstreams.reach("vm1").callers < GUEST_CALLERS:
             await asyncio.sleep(0.01)
-        error = await proxy.failure("vm1")
+        error = await other.failure("vm1")
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for call in calls:
             call.cancel()

@@ -20,6 +20,10 @@ class ServerProcess:
         self._process = process
         self.addresses: list[str] = []
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def line(self) -> str:
         """The next line on its stdout; empty at its end."""
         assert self._process.stdout is not None

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from guest_transport.addresses import TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import ListenError
-from guest_transport.options import channel_options, server_options
+from guest_transport.options import CONNECTION_CALLS, channel_options, server_options
 from guest_transport.server.grpc_server import GrpcServer
 from tests.transport.server_process import door
 
@@ -153,9 +153,14 @@ async def test_a_request_that_does_not_decode_is_the_callers_mistake_and_no_line
 
 
 async def test_of_a_burst_of_calls_each_is_answered_or_told_that_there_are_too_many(tmp_path: Path) -> None:
-    async with _dialled_server(tmp_path) as channel:
-        check: Unary = channel.unary_unary("/grpc.health.v1.Health/Check")
-        # More than gRPC lets wait, by its own default, before it begins to cancel.
-        calls = [check(b"", timeout=30) for _ in range(2500)]
+    address = UnixAddress(f"{tmp_path}/s")
+    async with _dialled_server(tmp_path), contextlib.AsyncExitStack() as stack:
+        calls = []
+        # More than gRPC lets wait, by its own default, before it begins to cancel; no connection brings more than it may.
+        for _ in range(25):
+            channel = grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address))
+            await stack.enter_async_context(channel)
+            check: Unary = channel.unary_unary("/grpc.health.v1.Health/Check")
+            calls += [check(b"", timeout=30) for _ in range(CONNECTION_CALLS)]
         codes = {await call.code() for call in calls}
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}

@@ -26,6 +26,7 @@ from vmm_proxy.policy.method_roles import is_open
 from vmm_proxy.policy.permit import Permit, grant_permit
 from vmm_proxy.policy.roles import Role
 from vmm_proxy.policy.while_allowed import while_allowed
+from vmm_proxy.upstream.limits import CALLS, CALLS_KEPT, CALLS_OF_ONE, Share, SharedSlots
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._trail = trail
         self._needed = needed
         self._counts = counts
+        self._calls = SharedSlots(CALLS, CALLS_OF_ONE, "the proxy", kept=CALLS_KEPT, what="calls in progress")
         # By path, and only of methods that are served; made at a method's first call.
         self._guarded: dict[str, Handler] = {}
 
@@ -89,9 +91,12 @@ class Gate(grpc.aio.ServerInterceptor):
     def _unary(self, path: str, behaviour: Unary) -> Unary:
         async def unary(request: object, context: Context) -> object:
             try:
-                permit = self._admit(path, context)
-                async with while_allowed(self._access, permit.require_role, CallError):
-                    return await behaviour(request, context)
+                permit, place = self._admit(path, context)
+                try:
+                    async with while_allowed(self._access, permit.require_role, CallError):
+                        return await behaviour(request, context)
+                finally:
+                    place.give_back()
             except CallError as error:
                 failure = error
             return await refuse(context, failure)
@@ -101,15 +106,18 @@ class Gate(grpc.aio.ServerInterceptor):
     def _stream(self, path: str, behaviour: Stream) -> Stream:
         async def stream(request: object, context: Context) -> AsyncIterator[object]:
             try:
-                permit = self._admit(path, context)
-                async with (
-                    # Whoever lost the role, or the token, gets nothing more.
-                    while_allowed(self._access, permit.require_role, CallError),
-                    contextlib.aclosing(behaviour(request, context)) as messages,  # type: ignore[type-var] # a generator
-                ):
-                    async for message in messages:
-                        permit.require_role()
-                        yield message
+                permit, place = self._admit(path, context)
+                try:
+                    async with (
+                        # Whoever lost the role, or the token, gets nothing more.
+                        while_allowed(self._access, permit.require_role, CallError),
+                        contextlib.aclosing(behaviour(request, context)) as messages,  # type: ignore[type-var] # a generator
+                    ):
+                        async for message in messages:
+                            permit.require_role()
+                            yield message
+                finally:
+                    place.give_back()
                 return
             except CallError as error:
                 failure = error
@@ -120,7 +128,10 @@ class Gate(grpc.aio.ServerInterceptor):
     def _accounted(self, path: str, behaviour: Unary) -> Unary:
         async def accounted(request: object, context: Context) -> object:
             try:
-                permit = self._admit(path, context, request)
+                permit, place = self._admit(path, context, request)
+            except CallError as error:
+                return await refuse(context, error)
+            try:
                 about = await self._trail.ask(path, permit.caller(), request)
             except CallError as error:
                 failure = error
@@ -135,25 +146,29 @@ class Gate(grpc.aio.ServerInterceptor):
                 finally:
                     await self._trail.end(about, outcome, text)
                 return answer
+            finally:
+                place.give_back()
             return await refuse(context, failure)
 
         return accounted
 
-    def _admit(self, path: str, context: Context, request: object = None) -> Permit:
-        """The permit of a caller that may call `path`, made the present one; raises CallError for every other."""
+    def _admit(self, path: str, context: Context, request: object = None) -> tuple[Permit, Share]:
+        """The permit of a caller that may call `path`, made the present one, and its taken place; raises CallError for every other."""
         shown = Shown(self._peers.of(context))
         try:
             needed = self._role_for(path)
             shown = read_shown(context, shown.peer)
             permit = Permit(self._access, shown, needed)
             permit.require_role()
+            place = self._calls.share_of(permit.account, admin=permit.is_admin)
+            place.take()
         except CallError as error:
             if self._counts is not None:
                 self._counts.refused(path, error)
             self._note_refusal(path, shown, request, error)
             raise
         grant_permit(permit)
-        return permit
+        return permit, place
 
     def _role_for(self, path: str) -> Role:
         needed = self._needed.get(path)

@@ -71,11 +71,13 @@ async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Co
         guest_id = guest_api_pb2.Id.FromString(request).id
     except DecodeError as error:
         raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode as guest_api.Id") from error
-    require = current_permit().require
+    permit = current_permit()
+    require = permit.require
+    share = upstreams.share_of(permit.account, admin=permit.is_admin)
     upstream = upstreams.reach(guest_id, require)
     metadata = passed_metadata.to_guest(context.invocation_metadata())
     try:
-        answer = await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds))
+        answer = await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds), share=share)
     except CallError as error:
         if method.only_reads:
             upstreams.require_current(guest_id, upstream.generation, require)

@@ -8,6 +8,7 @@ callers from another's).
 from __future__ import annotations
 
 from collections import Counter
+from typing import Protocol
 
 import grpc
 
@@ -15,11 +16,19 @@ from vmm_proxy.errors import CallError
 
 # Calls in progress towards all guests together. A proxied call takes some 2 ms of the loop, so more would only wait there.
 PROXY_CALLS = 256
+# Of those, what one caller may hold: all four methods of sixteen guests that hang. Administrators may hold more, but not all.
+PROXY_CALLS_OF_ONE = 64
+# Of those, what only administrators may take: enough to look at a fleet that callers hold, and to end what hangs.
+PROXY_CALLS_KEPT = 32
+# Calls and streams of all services in progress, past the gate; what one caller may hold of them (as many as wait for two hanging guests);
+# what only administrators may take.
+CALLS = 1024
+CALLS_OF_ONE = 256
+CALLS_KEPT = 64
 # Calls in progress towards one guest for its callers. Identical calls share one, so more than four are rarely anything but a caller that
 # varies its metadata; what the proxy asks for its own pages and lists is not counted here.
 GUEST_CALLS = 4
-# Callers that wait for one guest, calls that share one included. With 1024 calls admitted to the server, eight hanging guests
-# would have to be asked at once before anybody else is refused.
+# Callers that wait for one guest, calls that share one included. One caller's 256 calls fill two hanging guests, and nothing else.
 GUEST_CALLERS = 128
 # Streams of the fleet service: each may ask every guest, and there are few honest readers (a dashboard, a terminal, a collector).
 FLEET_STREAMS = 32
@@ -27,6 +36,16 @@ FLEET_STREAMS = 32
 FLEET_STREAMS_OF_ONE = 8
 # When a refused caller is told to come back: a call to a healthy guest is over by then.
 RETRY_AFTER_SECONDS = 1.0
+
+
+class Places(Protocol):
+    """What a call takes a place of."""
+
+    def take(self) -> None:
+        """Take a place; raises CallError RESOURCE_EXHAUSTED when there is none."""
+
+    def give_back(self) -> None:
+        """Give a taken place back."""
 
 
 class Slots:
@@ -40,8 +59,7 @@ class Slots:
     def take(self) -> None:
         """Take a place; raises CallError RESOURCE_EXHAUSTED when there is none."""
         if self.taken >= self._limit:
-            text = f"{self._whose}: {self._limit} calls are in progress already, try again later"
-            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, retry_after_seconds=RETRY_AFTER_SECONDS)
+            raise _exhausted(f"{self._whose}: {self._limit} calls are in progress already, try again later")
         self.taken += 1
 
     def give_back(self) -> None:
@@ -50,18 +68,28 @@ class Slots:
 
 
 class SharedSlots:
-    """At most `limit` places, of which one caller holds at most `of_one`: whoever takes all it can get leaves room for the others."""
+    """At most `limit` places, of which one caller holds at most `of_one`: whoever takes all it can get leaves room for the others.
 
-    def __init__(self, limit: int, of_one: int, whose: str) -> None:
+    `kept` of them are for administrators, to whom `of_one` does not apply. `what` says in a refusal what takes a place.
+    """
+
+    def __init__(self, limit: int, of_one: int, whose: str, *, kept: int = 0, what: str = "streams open") -> None:
         self._all = Slots(limit, whose)
+        self._common = limit - kept
+        self._whose = whose
         self._of_one = of_one
+        self._what = what
         self._held: Counter[str] = Counter()
 
-    def take(self, caller: str | None) -> None:
+    def take(self, caller: str | None, *, admin: bool = False) -> None:
         """Take a place for `caller`, None for one who cannot be told from others; raises CallError RESOURCE_EXHAUSTED."""
-        if caller is not None and self._held[caller] >= self._of_one:
-            text = f"{caller} has {self._of_one} streams open already, which is the most for one caller; end one first"
-            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, retry_after_seconds=RETRY_AFTER_SECONDS)
+        if not admin:
+            if caller is not None and self._held[caller] >= self._of_one:
+                raise _exhausted(
+                    f"{caller} has {self._of_one} {self._what} already, which is the most for one caller; end one first"
+                )
+            if self._all.taken >= self._common:
+                raise _exhausted(f"{self._whose}: {self._common} calls are in progress already, try again later")
         self._all.take()
         if caller is not None:
             self._held[caller] += 1
@@ -73,3 +101,28 @@ class SharedSlots:
             self._held[caller] -= 1
             if not self._held[caller]:
                 del self._held[caller]
+
+    def share_of(self, caller: str | None, *, admin: bool = False) -> Share:
+        """The places as `caller` has them."""
+        return Share(self, caller, admin=admin)
+
+
+class Share:
+    """Places of which one caller takes some."""
+
+    def __init__(self, places: SharedSlots, caller: str | None, *, admin: bool) -> None:
+        self._places = places
+        self._caller = caller
+        self._admin = admin
+
+    def take(self) -> None:
+        """Take a place; raises CallError RESOURCE_EXHAUSTED when the caller may have no further one."""
+        self._places.take(self._caller, admin=self._admin)
+
+    def give_back(self) -> None:
+        """Give a taken place back."""
+        self._places.give_back(self._caller)
+
+
+def _exhausted(text: str) -> CallError:
+    return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, retry_after_seconds=RETRY_AFTER_SECONDS)

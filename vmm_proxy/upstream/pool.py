@@ -16,7 +16,7 @@ from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.guest_tls import GuestTls, tls_for
 from vmm_proxy.errors import CallError, not_known
-from vmm_proxy.upstream.limits import PROXY_CALLS, Slots
+from vmm_proxy.upstream.limits import PROXY_CALLS, PROXY_CALLS_KEPT, PROXY_CALLS_OF_ONE, Places, SharedSlots
 from vmm_proxy.upstream.reachability import Contact, Reach
 from vmm_proxy.upstream.upstream import Upstream
 
@@ -44,7 +44,9 @@ class Upstreams:
         self._usual_tls = usual_tls
         self._on_wrong_guest = on_wrong_guest
         self._wall_clock = wall_clock
-        self._calls = Slots(PROXY_CALLS, "the proxy")
+        self._calls = SharedSlots(
+            PROXY_CALLS, PROXY_CALLS_OF_ONE, "the proxy", kept=PROXY_CALLS_KEPT, what="calls to guests in progress"
+        )
         self._upstreams: dict[str, Upstream] = {}
         # Kept while the guest is known, also across a stop: when it last answered is then still worth knowing.
         self._contacts: dict[str, Contact] = {}
@@ -89,6 +91,10 @@ class Upstreams:
             reason = REMOVED if entry is None else MOVED if entry.running else STOPPED
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: {reason}")
 
+    def share_of(self, caller: str | None, *, admin: bool) -> Places:
+        """The places for calls to guests as `caller` has them; None for one who cannot be told from others."""
+        return self._calls.share_of(caller, admin=admin)
+
     def renew_certificates(self) -> None:
         """Use renewed certificates towards guests from their next calls on; calls in flight finish."""
         for upstream in self._upstreams.values():
@@ -107,7 +113,7 @@ class Upstreams:
             pin=entry.instance_id,
             tls=tls_for(entry.address, entry.tls, self._usual_tls),
             contact=self.contact(entry.id),
-            proxy_calls=self._calls,
+            proxy_calls=self._calls.share_of(None),
             wall_clock=self._wall_clock,
             on_wrong_guest=wrong_guest,
         )

@@ -22,7 +22,7 @@ from vmm_proxy.upstream.call import NotSentError, ask
 from vmm_proxy.upstream.channel import Line
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
 from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
-from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Slots
+from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Places, Slots
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.question import Question
 from vmm_proxy.upstream.reachability import Contact, answered
@@ -59,7 +59,7 @@ class Upstream:
         generation: int = 0,
         pin: bytes = b"",
         contact: Contact,
-        proxy_calls: Slots,
+        proxy_calls: Places,
         wall_clock: Callable[[], float],
         tls: GuestTls | None = None,
         on_wrong_guest: Callable[[bytes], None] | None = None,
@@ -87,21 +87,25 @@ class Upstream:
         self._retiring: set[asyncio.Task[None]] = set()
         self._closed: CallError | None = None
 
-    async def call(self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False) -> Answer:
-        """The guest's answer by `deadline` (loop time); raises CallError.
+    async def call(
+        self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False, share: Places | None = None
+    ) -> Answer:
+        """The guest's answer by `deadline` (loop time); raises CallError. `share`: the places of the proxy as the caller has them.
 
         A fleet's call takes no place in the proxy's count: a thousand guests are asked at once. One that bounds no sample's age takes
         none of the guest's either.
         """
         if method.only_reads and (method.name, deciding(metadata)) in self._shared:
-            outcome = await self._wait(method, metadata, deadline, for_fleet=for_fleet)
+            outcome = await self._wait(method, metadata, deadline, for_fleet=for_fleet, share=share)
         else:
-            outcome = await self._pilot(method, metadata, deadline, None if for_fleet else self._proxy_calls)
+            outcome = await self._pilot(method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
         if isinstance(outcome, CallError):
             raise outcome.again()
         return outcome
 
-    async def _wait(self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool) -> Outcome:
+    async def _wait(
+        self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool, share: Places | None
+    ) -> Outcome:
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def told(outcome: Outcome) -> None:
@@ -109,13 +113,13 @@ class Upstream:
             if not answered.done():
                 answered.set_result(outcome)
 
-        question = self.ask(method, metadata, deadline, told, for_fleet=for_fleet)
+        question = self.ask(method, metadata, deadline, told, for_fleet=for_fleet, share=share)
         try:
             return await answered
         finally:
             question.leave()
 
-    async def _pilot(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Outcome:
+    async def _pilot(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> Outcome:
         if self._closed:
             raise self._closed.again()
         self._callers.take()
@@ -138,12 +142,19 @@ class Upstream:
             self._callers.give_back()
 
     def ask(
-        self, method: Method, metadata: Metadata, deadline: float, told: Callable[[Outcome], None], *, for_fleet: bool = False
+        self,
+        method: Method,
+        metadata: Metadata,
+        deadline: float,
+        told: Callable[[Outcome], None],
+        *,
+        for_fleet: bool = False,
+        share: Places | None = None,
     ) -> Question:
         """As call(), but `told` gets the outcome, which others share: not to be raised. Raises CallError where there is no place."""
         self._callers.take()
         try:
-            join = partial(self._join, method, metadata, deadline, None if for_fleet else self._proxy_calls)
+            join = partial(self._join, method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
             return Question(self.guest_id, deadline, join=join, told=told, over=self._callers.give_back)
         except CallError:
             self._callers.give_back()
@@ -173,7 +184,7 @@ class Upstream:
         if self._tls and self._line:
             self._replace(self._line)
 
-    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None) -> Flight:
+    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> Flight:
         if self._closed:
             raise self._closed.again()
         flight = self._shared.get((method.name, deciding(metadata))) if method.only_reads else None
@@ -185,7 +196,7 @@ class Upstream:
         return flight
 
     def _begin(
-        self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Slots | None
+        self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None
     ) -> tuple[Flight, Callable[[], None]]:
         """A flight with its places taken, and what ends it."""
         # What the fleet asks like everybody else is one call per method at the most, and needs no place to be bounded: a scrape and a list,
@@ -198,16 +209,17 @@ class Upstream:
             if proxy_calls:
                 proxy_calls.take()
         except CallError:
-            self._calls.give_back()
+            if calls:
+                calls.give_back()
             raise
         flight = Flight(deadline)
         self._flights.add(flight)
         if method.only_reads:
             self._shared[key] = flight
-        places = [slots for slots in (calls, proxy_calls) if slots]
+        places: list[Places] = [slots for slots in (calls, proxy_calls) if slots]
         return flight, partial(self._end, flight, key, places)
 
-    def _end(self, flight: Flight, key: tuple[str, Metadata], places: list[Slots]) -> None:
+    def _end(self, flight: Flight, key: tuple[str, Metadata], places: list[Places]) -> None:
         """Give the places of `flight` back and let nobody join it any more; the first time counts."""
         if flight not in self._flights:
             return

@@ -1,0 +1,89 @@
+"""What one peer can hold of a server without paying, and what the others notice: raw HTTP/2 against a real server process."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TypeGuard
+
+import h2.events
+import h2.exceptions
+import pytest
+
+from guest_transport.addresses import UnixAddress
+from guest_transport.options import CONCURRENT_CALLS, CONNECTION_CALLS
+from guest_transport.relay.listeners import CONNECTIONS_OF_ONE
+from guest_transport.server.grpc_server import GrpcServer
+from tests.transport.processes import server_process
+from tests.transport.raw_caller import raw_caller
+from tests.transport.server_process import door
+from tests.transport.test_processes import _status
+
+LISTENERS = ["unix:{}/s", "127.0.0.1:0"]
+SERVING = 1
+
+
+def _ends(event: h2.events.Event) -> TypeGuard[h2.events.StreamReset | h2.events.StreamEnded]:
+    return isinstance(event, h2.events.StreamReset | h2.events.StreamEnded)
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+async def test_headers_without_a_body_take_no_place_from_another_caller(tmp_path: Path, listener: str) -> None:
+    async with server_process(listener.format(tmp_path)) as server, contextlib.AsyncExitStack() as stack:
+        await server.serving()
+        [target] = server.addresses
+        for _ in range(12):
+            caller = await stack.enter_async_context(raw_caller(target))
+            for _ in range(100):
+                caller.head("/test.Door/Wait")
+            await caller.flush()
+        assert await _status(target) == SERVING
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+async def test_a_call_whose_body_does_not_come_is_ended(tmp_path: Path, listener: str) -> None:
+    async with server_process(listener.format(tmp_path)) as server:
+        await server.serving()
+        [target] = server.addresses
+        async with raw_caller(target) as caller:
+            paths = ("/test.Door/Wait", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch")
+            numbers = [caller.head(path) for path in paths]
+            for number in numbers:
+                caller.h2.send_data(number, b"\0\0\0\0\x09half")
+            await caller.flush()
+            ended: set[int] = set()
+            while ended != set(numbers):
+                await caller.until(_ends)
+                assert not caller.closed
+                ended |= {event.stream_id for event in caller.events if _ends(event)}
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+async def test_a_connection_is_told_how_many_calls_it_may_have(tmp_path: Path, listener: str) -> None:
+    async with server_process(listener.format(tmp_path)) as server:
+        await server.serving()
+        async with raw_caller(server.addresses[0]) as caller:
+            assert caller.streams_limit == CONNECTION_CALLS
+            for _ in range(CONNECTION_CALLS):
+                caller.head("/test.Door/Wait")
+            with pytest.raises(h2.exceptions.TooManyStreamsError):
+                caller.head("/test.Door/Wait")
+
+
+async def test_connections_beyond_those_of_one_user_are_closed(tmp_path: Path) -> None:
+    # Relayed where users are told apart; here by the connection that is refused, and the ones before it that stay.
+    server = GrpcServer([door()], identify_unix=True)
+    await server.start([UnixAddress(str(tmp_path / "s"))])
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            callers = [await stack.enter_async_context(raw_caller(f"unix:{tmp_path}/s")) for _ in range(CONNECTIONS_OF_ONE)]
+            with contextlib.suppress(ConnectionError):
+                callers.append(await stack.enter_async_context(raw_caller(f"unix:{tmp_path}/s")))
+            assert [caller.closed for caller in callers[:CONNECTIONS_OF_ONE]] == [False] * CONNECTIONS_OF_ONE
+            assert [caller.closed for caller in callers[CONNECTIONS_OF_ONE:]] in ([True], [])
+    finally:
+        await server.stop(0)
+
+
+def test_all_connections_of_one_peer_stay_under_what_the_server_takes() -> None:
+    assert CONNECTIONS_OF_ONE * CONNECTION_CALLS < CONCURRENT_CALLS
