@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/prometheus/guestscope.rules.yml"
 CASES = Path(__file__).with_name("rules_test.yml")
 RUNBOOK = ROOT / "docs/runbook.md"
+FLEET = ROOT / "docs/fleet.md"
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 OF_A_HISTOGRAM = ("_bucket", "_sum", "_count")
 # Prometheus gives each target this one; everything else in an expression is ours.

@@ -14,7 +14,10 @@ import pytest
 from tests.alerts.deployed import PROMETHEUS_OWN, Tree, dashboards, exported, names_in, panels, queries
 
 ALL = dashboards()
-SELECTED = {"fleet.json": {"vm_id", "card"}, "guest.json": {"instance", "vm_id", "card"}}
+SELECTED = {"fleet.json": {"host", "vm_id", "card"}, "guest.json": {"host", "instance", "vm_id", "card"}}
+
+# A series of ours or a target's, where it is asked for and not named in a join.
+NAME_OF_OURS = r"\b(?:dstack_|vmm_proxy_|guest_service_|process_)\w+|\bup\{"
 
 
 def _variables(dashboard: Tree) -> set[str]:
@@ -46,6 +49,9 @@ def test_every_panel_asks_the_chosen_datasource_and_about_the_chosen_guests(name
             assert target["datasource"]["uid"] == "${datasource}", panel["title"]
             used = set(re.findall(r"\$(\w*[a-z]\w*)", target["expr"])) - {"__rate_interval"}
             assert used <= SELECTED[name], panel["title"]
+            asked_of_hosts = target["expr"].count('host=~"$host"')
+            assert asked_of_hosts == len(re.findall(NAME_OF_OURS, target["expr"])), "two hosts may have guests of one name"
+            assert "{{" not in target["legendFormat"] or name == "guest.json" or target["legendFormat"].startswith("{{host}} ")
             if any(series.startswith("dstack_") for series in names_in(target["expr"])):
                 assert "vm_id" in used, panel["title"]
             if "uuid" in target["expr"]:

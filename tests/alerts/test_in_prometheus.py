@@ -77,7 +77,7 @@ async def test_prometheus_evaluates_each_rule_without_an_error(fleet: SimulatedF
 
 
 async def test_each_panel_of_the_fleet_has_data_for_all_guests(fleet: SimulatedFleet) -> None:
-    everything = {"vm_id": ".*", "card": ".*"}
+    everything = {"host": ".*", "vm_id": ".*", "card": ".*"}
     asked = [query for query in queries() if query.dashboard == "fleet.json"]
     assert len(asked) > 30
     assert [query.where for query in asked if not await answered(fleet, filled_in(query.expression, everything))] == []
@@ -85,7 +85,7 @@ async def test_each_panel_of_the_fleet_has_data_for_all_guests(fleet: SimulatedF
 
 @pytest.mark.parametrize("vm_id", ["eight", ""])
 async def test_each_panel_of_one_guest_has_data_behind_a_proxy_and_at_its_own_page(fleet: SimulatedFleet, vm_id: str) -> None:
-    values = {"instance": fleet.proxy if vm_id else fleet.guest, "vm_id": vm_id, "card": ".*"}
+    values = {"host": ".*", "instance": fleet.proxy if vm_id else fleet.guest, "vm_id": vm_id, "card": ".*"}
     silent = []
     for query in queries():
         if query.dashboard == "guest.json" and not await answered(fleet, filled_in(query.expression, values)):
@@ -97,7 +97,7 @@ async def test_each_panel_of_one_guest_has_data_behind_a_proxy_and_at_its_own_pa
 
 async def test_a_card_that_is_chosen_is_the_only_one_shown(fleet: SimulatedFleet) -> None:
     [temperature] = [query for query in queries() if query.dashboard == "guest.json" and query.where == "Temperature/A"]
-    values = {"instance": fleet.proxy, "vm_id": "eight"}
+    values = {"host": ".*", "instance": fleet.proxy, "vm_id": "eight"}
     everything = await fleet.server.query(filled_in(temperature.expression, {**values, "card": ".*"}))
     assert len(everything) == 8
     uuid = dict(next(iter(everything)))["uuid"]
@@ -105,7 +105,7 @@ async def test_a_card_that_is_chosen_is_the_only_one_shown(fleet: SimulatedFleet
 
 
 async def test_a_guest_without_a_gpu_has_no_card_and_no_age_and_is_not_unknown(fleet: SimulatedFleet) -> None:
-    values = {"instance": fleet.proxy, "vm_id": "none", "card": ".*"}
+    values = {"host": ".*", "instance": fleet.proxy, "vm_id": "none", "card": ".*"}
     shown: dict[str, Any] = {}
     for query in queries():
         if query.dashboard == "guest.json":
@@ -125,13 +125,15 @@ async def offered(fleet: SimulatedFleet, query: str) -> list[str]:
 async def test_each_variable_offers_what_there_is(fleet: SimulatedFleet) -> None:
     of = {name: variables(dashboard) for name, dashboard in dashboards().items()}
     running = ["dead", "eight", "failing", "faulty", "no-driver", "none"]
-    assert await offered(fleet, of["fleet.json"]["vm_id"]["definition"]) == running
+    everywhere = {"host": ".*"}
+    assert await offered(fleet, of["fleet.json"]["host"]["definition"]) == ["host1"]
+    assert await offered(fleet, filled_in(of["fleet.json"]["vm_id"]["definition"], everywhere)) == running
     card = of["fleet.json"]["card"]["definition"]
-    assert len(await offered(fleet, filled_in(card, {"vm_id": "eight"}))) == 8
+    assert len(await offered(fleet, filled_in(card, {**everywhere, "vm_id": "eight"}))) == 8
     one = of["guest.json"]
-    assert set(await offered(fleet, one["instance"]["definition"])) == {fleet.proxy, fleet.guest}
-    assert await offered(fleet, filled_in(one["vm_id"]["definition"], {"instance": fleet.proxy})) == running
-    assert await offered(fleet, filled_in(one["vm_id"]["definition"], {"instance": fleet.guest})) == []
+    assert set(await offered(fleet, filled_in(one["instance"]["definition"], everywhere))) == {fleet.proxy, fleet.guest}
+    assert await offered(fleet, filled_in(one["vm_id"]["definition"], {**everywhere, "instance": fleet.proxy})) == running
+    assert await offered(fleet, filled_in(one["vm_id"]["definition"], {**everywhere, "instance": fleet.guest})) == []
     for instance, vm_id in ((fleet.proxy, "eight"), (fleet.guest, "")):
-        values = {"instance": instance, "vm_id": vm_id}
+        values = {**everywhere, "instance": instance, "vm_id": vm_id}
         assert len(await offered(fleet, filled_in(one["card"]["definition"], values))) == 8

@@ -13,12 +13,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.alerts.deployed import CASES, PROMETHEUS_OWN, RULES, RUNBOOK, alerts, exported, names_in, recorded, rules
+from tests.alerts.deployed import CASES, FLEET, PROMETHEUS_OWN, RULES, RUNBOOK, alerts, exported, names_in, recorded, rules
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="missing: promtool (Debian package prometheus)")
 # Of the proxy itself: there is no guest that could be scraped without it.
 OF_THE_PROXY = {"GuestscopeProxyDown", "GuestscopeProxyOverloaded", "GuestscopeDirectoryRefused"}
+# Not exported by every agent; a rule that asks for them says what holds without them.
+OF_THE_WHOLE_CARD = {
+    "dstack_gpu_temperature_margin_celsius",
+    "dstack_gpu_temperature_slowdown_celsius",
+    "dstack_gpu_clocks_event_active",
+}
 NEVER, ALWAYS = "vector(0) > 1", 'label_replace(vector(1), "instance", "nobody", "", "")'
 # A second of work; the machine may be busy with other tests.
 BOUND_SECONDS = 100
@@ -90,7 +96,7 @@ def test_an_alert_that_always_fires_is_noticed(tmp_path: Path, name: str) -> Non
 
 
 def test_each_rule_asks_for_series_that_exist() -> None:
-    known = exported() | recorded() | PROMETHEUS_OWN
+    known = exported() | recorded() | PROMETHEUS_OWN | OF_THE_WHOLE_CARD
     assert {(rule.get("alert"), name) for rule in rules() for name in names_in(rule["expr"]) if name not in known} == set()
     assert names_in('sum by (a) (rate(one{x="two"}[5m])) > on (b) three:four and up') == {"one", "three:four", "up"}
 
@@ -101,6 +107,24 @@ def test_each_alert_has_its_page_of_the_runbook_and_leads_there() -> None:
     for name, rule in alerts().items():
         assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+
+
+def test_what_is_joined_is_joined_within_one_host_and_one_job() -> None:
+    """Two hosts may have a guest of one name, and a guest may be scraped in two jobs."""
+    for rule in rules():
+        for joined in re.findall(r"\bon \(([^)]*)\)|\bby \(([^)]*)\)", rule["expr"]):
+            assert {"host", "job", "instance"} <= set(re.split(r",\s*", "".join(joined))), rule
+
+
+def test_the_join_of_the_pages_is_the_one_that_is_tried() -> None:
+    joins = re.findall(r"^ *(dstack_gpu\w+ \* on .*)$", FLEET.read_text(encoding="utf-8"), re.MULTILINE)
+    tried = [
+        each["expr"]
+        for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
+        for each in case.get("promql_expr_test", [])
+    ]
+    assert joins
+    assert set(joins) <= set(tried)
 
 
 def test_no_rule_turns_absent_into_zero() -> None:
