@@ -37,7 +37,7 @@ from vmm_proxy.directory.directory import (
 )
 from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings, guest_tls
-from vmm_proxy.directory.labels import check_labels
+from vmm_proxy.directory.labels import check_guest_labels
 from vmm_proxy.directory.libvirt.settings import LibvirtSettings, check_libvirt
 from vmm_proxy.pages.settings import Http, Metrics, PageSetup, page_setup
 from vmm_proxy.policy.access import AccessRules
@@ -174,7 +174,7 @@ def guest_entry(guest: GuestSettings, where: str, *, source: str, allow_plaintex
     return GuestEntry(
         id=guest.id,
         address=address,
-        labels=check_labels(guest.labels, f"{where}labels"),
+        labels=check_guest_labels(guest.labels, f"{where}labels"),
         running=guest.state == "running",
         instance_id=_instance_id(guest.instance_id, f"{where}instance_id"),
         gpus=check_gpus(guest.gpus, f"{where}gpus"),

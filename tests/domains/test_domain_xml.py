@@ -116,3 +116,12 @@ def test_a_device_that_is_known_to_be_no_display_device_is_no_card_and_an_unknow
         (device / "class").write_text(class_code + "\n")
     cards = cards_among(["0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0", "0000:3e:00.0"], tmp_path)
     assert cards == ("0000:3b:00.0", "0000:3d:00.0", "0000:3e:00.0")
+
+
+def test_another_maker_s_card_is_not_counted_for_the_nvidia_driver_of_the_guest_would_never_show_it(tmp_path: Path) -> None:
+    for address, vendor in (("0000:3b:00.0", "0x10de"), ("0000:3c:00.0", "0x1002"), ("0000:3d:00.0", "")):
+        device = tmp_path / "bus/pci/devices" / address
+        device.mkdir(parents=True)
+        (device / "class").write_text("0x030200\n")
+        (device / "vendor").write_text(f"{vendor}\n")
+    assert cards_among(["0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0"], tmp_path) == ("0000:3b:00.0", "0000:3d:00.0")

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from guest_transport.addresses import Address
+from guest_transport.addresses import Address, VsockAddress
 from vmm_proxy.directory.guest_tls import GuestTls
 
 
@@ -78,6 +78,12 @@ def _makes_way(known: GuestEntry, entry: GuestEntry) -> bool:
     return known.yields and not entry.yields
 
 
+def _of_namespaces(address: Address) -> str:
+    if not isinstance(address, VsockAddress):
+        return ""
+    return " (VMs in vsock namespaces of their own, as of KubeVirt, share CIDs: give each by a Unix socket, unix:/path)"
+
+
 class Directory:
     """The entries by id. Changes take effect at once and are told to every listener."""
 
@@ -114,7 +120,10 @@ class Directory:
             raise AlreadyKnownError(f"guest {entry.id} is known already{origin}; an id is given once")
         holder = self._holder(entry)
         if holder != entry.id and holder not in leaving and not _makes_way(self._entries[holder], entry):
-            raise AddressTakenError(f"guest {entry.id}: its address belongs to the running guest {holder} already")
+            raise AddressTakenError(
+                f"guest {entry.id}: its address belongs to the running guest {holder} already; "
+                f"correct one of the two, or stop the guest whose VM is gone{_of_namespaces(entry.address)}"
+            )
 
     def add(self, entry: GuestEntry) -> None:
         """Add a guest; raises AlreadyKnownError or AddressTakenError."""

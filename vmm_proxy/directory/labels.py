@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from guest_contract.identifiers import LABEL_KEY_RULE, valid_label_key
 from guest_transport.errors import SettingsError
 
 LABELS_LIMIT = 32
 LABEL_VALUE_LIMIT_BYTES = 256
+_NO_LABEL_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 def check_labels(labels: dict[str, str], where: str) -> dict[str, str]:
@@ -18,4 +21,21 @@ def check_labels(labels: dict[str, str], where: str) -> dict[str, str]:
             raise SettingsError(f"{where}: a key must be {LABEL_KEY_RULE}, not {key[:80]!a}")
         if not value.isprintable() or len(value.encode()) > LABEL_VALUE_LIMIT_BYTES:
             raise SettingsError(f"{where}.{key}: must be printable and at most {LABEL_VALUE_LIMIT_BYTES} bytes")
+    return labels
+
+
+def label_name(key: str) -> str:
+    """What may stand in the name of a Prometheus label of a directory's `key`."""
+    return _NO_LABEL_NAME.sub("_", key)
+
+
+def check_guest_labels(labels: dict[str, str], where: str) -> dict[str, str]:
+    """The same for a guest's own, whose keys become names of Prometheus labels (/sd): raises SettingsError for keys that become one."""
+    keys: dict[str, list[str]] = {}
+    for key in check_labels(labels, where):
+        keys.setdefault(label_name(key), []).append(key)
+    for name, alike in keys.items():
+        if len(alike) > 1:
+            named = ", ".join(ascii(key) for key in sorted(alike))
+            raise SettingsError(f"{where}: {named} would be one Prometheus label, {name}: keep one of them")
     return labels

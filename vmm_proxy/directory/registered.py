@@ -98,7 +98,7 @@ class RegisteredGuests:
         """Add a guest; raises DirectoryError or NotKeptError."""
         async with self._lock:
             if len(self._entries) >= REGISTERED_LIMIT:
-                raise TooManyError(f"guest {entry.id}: {REGISTERED_LIMIT} guests are registered already")
+                raise TooManyError(f"guest {entry.id}: {REGISTERED_LIMIT} guests are registered already; deregister some first")
             self._directory.add(entry)
             self._entries[entry.id] = entry
             await self._keep_or(lambda: self._forget(entry.id))

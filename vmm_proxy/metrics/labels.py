@@ -6,17 +6,12 @@ the configuration is read, and so is a key that would become `vm_id`: a label th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.labels import label_name
 
 VM_ID = "vm_id"
-
-
-def label_name(key: str) -> str:
-    """What may stand in a label name of a directory's `key`."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", key)
 
 
 def chosen_labels(keys: Iterable[str]) -> dict[str, str]:

@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from guest_transport.http.answers import answer
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.labels import label_name
 from vmm_proxy.metrics.guest_answers import FleetBoard
-from vmm_proxy.metrics.labels import label_name, own_labels
+from vmm_proxy.metrics.labels import own_labels
 from vmm_proxy.pages.settings import HOST_PORT
 
 # A Unix socket's clients send what they like; Prometheus cannot scrape there anyway.

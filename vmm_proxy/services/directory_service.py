@@ -115,7 +115,9 @@ class DirectoryService(fleet_pb2_grpc.DirectoryServiceServicer):
 
     def _writable(self) -> RegisteredGuests:
         if self._registered is None:
-            raise CallError(grpc.StatusCode.FAILED_PRECONDITION, "directory.registered_file is not set: nothing could be kept")
+            raise CallError(
+                grpc.StatusCode.FAILED_PRECONDITION, "directory.registered_file is not set: set it, or nothing could be kept"
+            )
         return self._registered
 
     def _entry(self, guest: fleet_pb2.GuestEntry) -> GuestEntry:
