@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check reference metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
+.PHONY: help demo test check proto proto-check reference messages metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
   fuzz coverage soak kills attack bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make lint types     style and imports; types'
 	@echo 'make proto          generated/ and the lock of the contract from proto/ (proto-check compares them)'
 	@echo 'make docs           the site in build/site, every warning and dead link an error; reference: the pages that are generated'
+	@echo 'make messages       tests/messages/messages.txt: every error text of the product, from its source'
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
 	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet, -fleet-metrics: one of them'
@@ -99,6 +100,10 @@ proto-check: $(READY)
 # The pages that are generated: commands, configuration, contract, metrics.
 reference: $(READY)
 	$(BIN)/python -m tools.references
+
+# Every error text of the product, in tests/messages/messages.txt: to be read, for each must name the thing and what to do.
+messages: $(READY)
+	$(BIN)/python -m tools.messages
 
 # docs/metrics.md alone, from the table of metrics.
 metrics-reference: $(READY)
