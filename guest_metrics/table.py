@@ -140,6 +140,28 @@ GPU_QUERY_ERRORS = _gauge(
     "Questions about the card that had no answer in the last sample; one may stand for several values, a lost card's for all.",
     *CARD_LABELS,
 )
+GPU_HEALTH = _gauge(
+    "dstack_gpu_health", "Whether the card is healthy: 0 ok, 1 degraded, 2 failed; absent when that is unknown.", *CARD_LABELS
+)
+GPU_HEALTH_REASON = _gauge(
+    "dstack_gpu_health_reason",
+    "1 for each reason why the card is degraded, failed or unknown, by its code in docs/cards.md; absent for what does not apply.",
+    *CARD_LABELS,
+    "reason",
+)
+GPU_XID_ERRORS = _counter(
+    "dstack_gpu_xid_errors_total",
+    "Times that the driver reported this XID at the card's address, since boot or since the card appeared on the bus anew. "
+    "index and uuid are empty where no card is shown at the address.",
+    *CARD_LABELS,
+    "xid",
+)
+GPU_XID_LAST = _gauge(
+    "dstack_gpu_xid_last_timestamp_seconds",
+    "When the driver last reported this XID at the card's address, since 1970-01-01 UTC and to a second; absent when unknown.",
+    *CARD_LABELS,
+    "xid",
+)
 GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver shows; absent when it could not be asked.")
 GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the guest's PCI bus; absent when the bus could not be read.")
 GPU_FAMILIES = (
@@ -150,6 +172,10 @@ GPU_FAMILIES = (
     GPU_CC_DEVTOOLS,
     *dict.fromkeys(CARD_FAMILIES.values()),
     GPU_QUERY_ERRORS,
+    GPU_HEALTH,
+    GPU_HEALTH_REASON,
+    GPU_XID_ERRORS,
+    GPU_XID_LAST,
     GPU_NVML_DEVICES,
     GPU_PCI_DEVICES,
 )

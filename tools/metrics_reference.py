@@ -51,6 +51,9 @@ _USE = """\
 | question | expression |
 |---|---|
 | which cards have fallen off the bus or out of the driver | `dstack_gpu_pci_devices > dstack_gpu_nvml_devices` |
+| which cards are not healthy, and why | `dstack_gpu_health_reason == 1` |
+| which cards have failed | `dstack_gpu_health == 2` |
+| which cards reported an XID in the last hour | `time() - dstack_gpu_xid_last_timestamp_seconds < 3600` |
 | which guests do not know the state of their GPUs | `dstack_gpu_nvml_up == 0` |
 | which values are older than a minute | `dstack_gpu_sample_age_seconds > 60` |
 | how full is each card's memory | `dstack_gpu_memory_used_bytes / dstack_gpu_memory_total_bytes` |

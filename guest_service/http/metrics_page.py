@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import time
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -45,6 +46,7 @@ class MetricsPage:
         telemetry = self._parts.telemetry
         reply = telemetry.last(who)
         gpu.add_gpus(lines, reply)
+        gpu.add_xid_times(lines, gpu.xid_ages(lines, reply), time.time())
         inventory, stats = telemetry.inventory, telemetry.stats
         # A reply says it with its cards only; here it is known without them too.
         if inventory is not None and not reply.HasField("pci_devices"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guest_api.guest_api_pb2 import GpuInfoResponse, SystemInfo
+from guest_api.guest_api_pb2 import GpuInfoResponse, SystemInfo, XidCount
 from guest_metrics import gpu, guest, table
 from guest_metrics.exposition import Lines
 from guest_metrics.forms import Filled, KeptForm, Sheet
@@ -20,6 +20,12 @@ U64 = st.none() | st.integers(0, 2**64 - 1) | st.just(0)
 
 def given_fields(**fields: int | None) -> dict[str, int]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+XIDS = st.lists(
+    st.builds(XidCount, xid=st.sampled_from([13, 48, 63, 79]), count=st.integers(0, 2), nvswitch=st.booleans(), pci_bus_id=TEXT),
+    max_size=3,
+)
 
 
 @st.composite
@@ -36,7 +42,9 @@ def gpu_replies(draw: st.DrawFn) -> GpuInfoResponse:
         )
         big = given_fields(memory_total_bytes=draw(U64), memory_used_bytes=draw(U64), memory_free_bytes=draw(U64))
         card = {"index": draw(st.integers(0, 2)), "uuid": draw(TEXT), "pci_bus_id": draw(TEXT)}
-        reply.gpus.add(**card, **small, **big, errors=draw(st.lists(TEXT, max_size=2)))
+        reply.gpus.add(**card, **small, **big, errors=draw(st.lists(TEXT, max_size=2)), xids=draw(XIDS))
+    reply.groups.extend(draw(st.sampled_from([[], ["health"]])))
+    reply.unplaced_xids.extend(draw(XIDS))
     return reply
 
 

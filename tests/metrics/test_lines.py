@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
+from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo, XidCount
 from guest_metrics import gpu, guest, process, table
 from guest_metrics.exposition import Format, Lines, page
+from tests.guest_contract import test_health as health_examples
 from tests.metrics.readers import Labels, at, needs_promtool, promtool_complaints, read
 
+NOW = 1_800_000_000.0
 U32, U64 = 2**32 - 1, 2**64 - 1
 
 
 def gpu_samples(reply: GpuInfoResponse) -> dict[tuple[str, Labels], float]:
     lines = Lines()
     gpu.add_gpus(lines, reply)
+    gpu.add_xid_times(lines, gpu.xid_ages(lines, reply), NOW)
     return read(page([lines.fragment()], Format.OPENMETRICS), Format.OPENMETRICS)
 
 
@@ -51,7 +54,56 @@ def test_a_measured_zero_is_a_sample_and_an_unset_value_is_none() -> None:
         at("dstack_gpu_utilization_percent", **card): 0,
         at("dstack_gpu_memory_used_bytes", **card): 0,
         at("dstack_gpu_query_errors", **card): 2,
+        at("dstack_gpu_health_reason", **card, reason="not_asked"): 1,
     }
+
+
+def test_a_verdict_is_a_number_with_its_reasons_and_unknown_is_no_number() -> None:
+    lost, slow, fine = health_examples.healthy(0), health_examples.healthy(1), health_examples.healthy(2)
+    health_examples.TROUBLE["xid_reset"](lost)
+    health_examples.TROUBLE["row_remap_pending"](lost)
+    health_examples.TROUBLE["power_brake"](slow)
+    reply = health_examples.answer(lost, slow, fine)
+    samples = gpu_samples(reply)
+
+    def of(name: str) -> dict[tuple[str, str], float]:
+        found = {labels: value for (each, labels), value in samples.items() if each == f"dstack_gpu_{name}"}
+        return {(dict(labels)["index"], dict(labels).get("reason", "")): value for labels, value in found.items()}
+
+    assert of("health") == {("0", ""): 2, ("1", ""): 1, ("2", ""): 0}
+    assert of("health_reason") == {("0", "xid_reset"): 1, ("0", "row_remap_pending"): 1, ("1", "power_brake"): 1}
+    del reply.groups[:]
+    samples = gpu_samples(reply)
+    assert of("health") == {("0", ""): 2, ("1", ""): 1}
+    assert of("health_reason")["2", "not_asked"] == 1
+
+
+def test_xids_are_counted_by_number_with_the_time_of_the_last_and_by_address_where_no_card_is_shown() -> None:
+    reply = GpuInfoResponse(gpus=[health_examples.healthy(0)])
+    reply.gpus[0].xids.extend(
+        [XidCount(xid=79, count=U64, last_age_ms=2000), XidCount(xid=31, count=2), XidCount(xid=79, count=9)]
+    )
+    reply.unplaced_xids.extend(
+        [XidCount(xid=48, count=1, last_age_ms=0, pci_bus_id="00000000:99:00.0"), XidCount(xid=24007, count=3, nvswitch=True)]
+    )
+    samples = gpu_samples(reply)
+    card = {"index": "0", "uuid": "GPU-0", "pci_bus_id": "00000000:00:00.0"}
+    nowhere = {"index": "", "uuid": "", "pci_bus_id": "00000000:99:00.0"}
+    assert {key: value for key, value in samples.items() if key[0].startswith("dstack_gpu_xid")} == {
+        at("dstack_gpu_xid_errors_total", **card, xid="79"): float(U64),
+        at("dstack_gpu_xid_errors_total", **card, xid="31"): 2,
+        at("dstack_gpu_xid_errors_total", **nowhere, xid="48"): 1,
+        at("dstack_gpu_xid_last_timestamp_seconds", **card, xid="79"): NOW - 2,
+        at("dstack_gpu_xid_last_timestamp_seconds", **nowhere, xid="48"): NOW,
+    }
+
+
+def test_ten_thousand_xids_of_a_hostile_guest_are_a_bounded_number_of_series() -> None:
+    reply = GpuInfoResponse(error="wedged")
+    reply.unplaced_xids.extend(XidCount(xid=number, count=U64, last_age_ms=U64, pci_bus_id='"}\n#') for number in range(10_000))
+    names = [name for name, _ in gpu_samples(reply)]
+    assert names.count("dstack_gpu_xid_errors_total") == gpu.XIDS_LIMIT
+    assert "dstack_gpu_xid_last_timestamp_seconds" not in names, "584 million years ago is no time"
 
 
 def test_every_value_of_a_card_has_its_family() -> None:

@@ -15,6 +15,7 @@ from guest_contract import health
 from tests.agent.agent import running_agent
 from tests.inventory.sys_tree import SysTree
 from tests.proxy.processes import serving
+from tests.round_trip.test_first_sample import page
 
 pytestmark = pytest.mark.timeout(120)
 CALL_SECONDS = 20.0
@@ -68,17 +69,30 @@ def answer_of_proxy(socket: str, enough: Callable[[GpuInfoResponse], object]) ->
         return first(lambda: proxy.gpu_info("vm1"), enough)
 
 
+def page_with(address: str, words: str) -> str:
+    """The first page of metrics that has them."""
+    while words not in (text := page(address)):
+        pass
+    return text
+
+
 async def test_a_callers_answer_has_the_xids_of_each_card_also_of_a_lost_one(sockets: Path, log: Path) -> None:
     rack = sockets / "rack.toml"
     rack.write_text(LOST)
     flags = settings(sockets, f'[host]\nkernel_log = "{log}"\n')
     with running_agent(*flags, "--simulate", str(rack)):
         await asyncio.to_thread(write, log, record(FELL_OFF) * 3 + record(ELSEWHERE))
-        async with serving("--guest", f"vm1=unix:{sockets}/g", "--grpc", f"unix:{sockets}/p", "--http", "off"):
+        async with serving("--guest", f"vm1=unix:{sockets}/g", "--grpc", f"unix:{sockets}/p", "--http", "127.0.0.1:0") as proxy:
+            address = (await proxy.log_line("listening for HTTP on")).rpartition(" ")[2].strip()
+            fleet = await asyncio.to_thread(page_with, address, "dstack_gpu_xid_last_timestamp_seconds{")
             reply = await asyncio.to_thread(answer_of_proxy, f"{sockets}/p", lambda reply: reply.unplaced_xids and reply.gpus)
     assert [[(x.xid, x.count) for x in card.xids] for card in reply.gpus] == [[], [(79, 3)]]
     assert reply.gpus[1].xids[0].HasField("last_age_ms")
     assert [(x.xid, x.pci_bus_id) for x in reply.unplaced_xids] == [(13, "00000000:99:00.0")]
+    lost = 'vm_id="vm1",index="1",uuid="",pci_bus_id="00000000:02:00.0"'
+    assert f'dstack_gpu_xid_errors_total{{{lost},xid="79"}} 3\n' in fleet
+    assert f"dstack_gpu_health{{{lost}}} 2\n" in fleet
+    assert f'dstack_gpu_health_reason{{{lost},reason="xid_reboot"}} 1\n' in fleet
     assert "xid_reboot" in {reason.code for reason in health.judge_card(reply.gpus[1], reply).reasons}
 
 

@@ -6,6 +6,7 @@ page. Of a guest whose answers are too old only its state is said: absent is not
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
@@ -44,6 +45,12 @@ def add_ages(lines: Lines, labels: LabelText, known: LastKnown, now: float) -> N
         lines.put(table.GPU_SAMPLE_AGE, labels, thousandths(age))
 
 
+def add_xid_times(lines: Lines, ages: Sequence[tuple[LabelText, int]], known: LastKnown, now: float) -> None:
+    """When XIDs were reported: their ages are those of the answer when it came."""
+    if ages:
+        gpu.add_xid_times(lines, ages, time.time() - (now - known.gpus.received_at))
+
+
 def add_host_addresses(lines: Lines, reply: GpuInfoResponse, host_addresses: Sequence[str]) -> None:
     """What joins each card's address in the guest to its address on the host."""
     # The directory names cards in the guest's order. With one more or fewer than the guest sees, which is which is not known.
@@ -76,6 +83,7 @@ class KeptLines:
         "labels",
         "rest",
         "system",
+        "xid_ages",
     )
 
     def __init__(self, entry: GuestEntry, chosen: Mapping[str, str]) -> None:
@@ -83,6 +91,7 @@ class KeptLines:
         self.gpus = self.system = self.rest = NOTHING
         self._empty = Lines(own_labels(entry, chosen))
         self.labels = self._empty.labels((), ())
+        self.xid_ages: Sequence[tuple[LabelText, int]] = ()
         self._gpu_form = KeptForm(_add_gpus, gpu.read_gpus)
         self._system_form = KeptForm(guest.add_system, guest.read_system)
         # What the parts were made of. Compared as objects: each answer is a new one.
@@ -97,6 +106,7 @@ class KeptLines:
             self.system = self._system_form.of(system, self._empty) if system is not None else NOTHING
         if gpus is not self._gpus:
             self.gpus = self._gpu_form.of(gpus, self._empty) if gpus is not None else NOTHING
+            self.xid_ages = gpu.xid_ages(self._empty, gpus) if gpus is not None else ()
         if containers is not self._containers or (gpus is not self._gpus and self.entry.gpus):
             rest = self._empty.fresh()
             if gpus is not None:

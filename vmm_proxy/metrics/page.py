@@ -15,8 +15,9 @@ from guest_metrics import table
 from guest_metrics.exposition import ENDS, Format, Fragment, Lines, header
 from guest_metrics.exposition import page as page_of
 from guest_metrics.forms import Sheet
+from guest_metrics.gpu import xid_ages
 from vmm_proxy.metrics.guest_answers import FleetBoard
-from vmm_proxy.metrics.guest_series import KeptLines, add_ages, add_answers, kept_lines
+from vmm_proxy.metrics.guest_series import KeptLines, add_ages, add_answers, add_xid_times, kept_lines
 from vmm_proxy.metrics.labels import own_labels
 from vmm_proxy.metrics.last_answers import LastKnown
 from vmm_proxy.metrics.pacing import Breath
@@ -58,6 +59,7 @@ class FleetPage:
             lines = kept_lines(guest, self._chosen)
             lines.bring_up_to_date(guest, now)
             add_ages(ages, lines.labels, guest, now)
+            add_xid_times(ages, lines.xid_ages, guest, now)
             kept.append(lines)
         parts = {
             self._gpus: [lines.gpus for lines in kept],
@@ -77,6 +79,8 @@ class FleetPage:
         lines = Lines(labels)
         add_ages(lines, lines.labels((), ()), guest, now)
         add_answers(lines, guest, now)
+        if (gpus := guest.gpus.shown(now)) is not None:
+            add_xid_times(lines, xid_ages(lines, gpus), guest, now)
         return page_of([lines.fragment()], form)
 
 
