@@ -9,7 +9,7 @@
         ├── GuestNotFoundError      NOT_FOUND: the proxy knows no such guest
         ├── GuestNotReadyError      FAILED_PRECONDITION: the guest is stopped, or is another VM than the pinned one
         ├── AccessDeniedError       PERMISSION_DENIED, UNAUTHENTICATED
-        ├── UnavailableError        UNAVAILABLE: proxy or guest not reachable, or the connection was lost
+        ├── UnavailableError        UNAVAILABLE: proxy or guest not reachable, the connection was lost, or the server gave the call up
         ├── DeadlineError           DEADLINE_EXCEEDED: no answer within the call's bound
         ├── LimitError              RESOURCE_EXHAUSTED: too many calls, or a reply over the size limit
         ├── NotOfferedError         UNIMPLEMENTED: this server does not offer the method
@@ -145,6 +145,9 @@ def call_error(error: grpc.RpcError, *, method: str, address: str, refusal: str 
 
 def failure(code: grpc.StatusCode, details: str, *, method: str, address: str) -> CallError:
     """The error of `code`'s class with `details` made safe to show."""
+    if code is grpc.StatusCode.CANCELLED:
+        # Whoever cancels a call here gets asyncio's own exception: this one the server sent, or its connection is gone.
+        code = grpc.StatusCode.UNAVAILABLE
     connecting = _CONNECT_FAILED.fullmatch(details)
     reason = f"cannot connect: {_why(connecting['all'], connecting['last'])}" if connecting else details
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_SUCH_HOST):

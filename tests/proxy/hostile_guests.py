@@ -172,6 +172,11 @@ HOSTILE: dict[str, Kind] = {
     "no message": data(codes=BROKEN),
     # gRPC holds the trailers back until the second message is read, which for a unary call nobody does.
     "two messages": Kind(answers_twice, SILENT),
+    "two messages, and no end": Kind(after(silence, reply=frame(b"") * 2), SILENT),
+    "trailers without a status": Kind(
+        after(lambda stream: stream.send_headers([("x", "y")], end=True), reply=frame(b"")), BROKEN
+    ),
+    "cancelled by the guest": status("1", "Locally cancelled by application!", LOST),
     # Slow, or for ever.
     "silence": Kind(silence, SILENT),
     "headers, then silence": Kind(after(silence), SILENT),

@@ -20,7 +20,14 @@ _NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving ")
 _NOT_GRPC = "Received http2 header with status: "
 # Of a deadline that passed before a connection stood, or while the call waited for its turn on one (a peer that allows no streams).
 _NO_CONNECTION_IN_TIME = "Deadline Exceeded"
-_NOTICED = ("Stream removed (", _NO_CONNECTION_IN_TIME, "Decompressed message larger than max", _NOT_GRPC, *_NEVER_CONNECTED)
+_NOTICED = (
+    "Stream removed (",
+    _NO_CONNECTION_IN_TIME,
+    "Decompressed message larger than max",
+    "No status received",
+    _NOT_GRPC,
+    *_NEVER_CONNECTED,
+)
 _CONNECT_REASONS = (
     ("Connection refused", "connection refused"),
     ("No such file or directory", "its socket does not exist"),
@@ -63,7 +70,9 @@ def from_guest(
     details = error.details() or ""
     if not noticed_here(error):
         text = f"guest {guest_id}: {plain(details) or 'no reason given'}"
-        return CallError(error.code(), text, trailers=trailers, answered=True)
+        # To the caller CANCELLED means that it cancelled the call itself.
+        cancelled = error.code() is grpc.StatusCode.CANCELLED
+        return CallError(grpc.StatusCode.UNAVAILABLE if cancelled else error.code(), text, trailers=trailers, answered=True)
     if details.startswith(_NEVER_CONNECTED):
         # What a relay saw is told in the same words, and as it is where it says more than the bare error.
         told = (words for sign, words in _CONNECT_REASONS if (sign == refusal if refusal else sign in details))
