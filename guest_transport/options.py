@@ -53,7 +53,7 @@ def channel_options(address: Address, *, reply_limit_bytes: int = REPLY_LIMIT_BY
         ("grpc.max_reconnect_backoff_ms", RECONNECT_BACKOFF_SECONDS * 1000),
         # A guest is dialled directly, whatever http_proxy says.
         ("grpc.enable_http_proxy", 0),
-        # Calls are retried by nobody but the caller, who knows whether Shutdown may run twice.
+        # gRPC retries nothing: whoever calls knows whether the call may run twice.
         ("grpc.enable_retries", 0),
         # A guest cannot make us fetch configuration through DNS.
         ("grpc.service_config_disable_resolution", 1),

@@ -67,7 +67,7 @@ cancelled at the guest.
 | a guest that the directory calls stopped; a guest that is not the VM that is pinned | FAILED_PRECONDITION |
 | the caller is not known | UNAUTHENTICATED |
 | the caller's role lacks the method; Shutdown is switched off in the guest | PERMISSION_DENIED |
-| the guest cannot be reached, or its connection was refused or lost | UNAVAILABLE |
+| the guest cannot be reached, or its connection was refused or lost; a call that only reads was asked twice then | UNAVAILABLE |
 | the guest was too slow | DEADLINE_EXCEEDED |
 | a limit of calls is reached (with `google.rpc.RetryInfo`), or a guest's answer is too large | RESOURCE_EXHAUSTED |
 | the guest's answer does not decode | INTERNAL, naming the guest |

@@ -18,7 +18,7 @@ from guest_transport.options import CONNECT_SECONDS
 from vmm_proxy.errors import CallError, Trailers
 from vmm_proxy.upstream import passed_metadata, reply_limits
 from vmm_proxy.upstream.channel import Line
-from vmm_proxy.upstream.grpc_errors import from_guest, handshake_timed_out, never_connected
+from vmm_proxy.upstream.grpc_errors import connection_lost, from_guest, handshake_timed_out, never_connected
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.single_flight import Answer
 
@@ -32,8 +32,12 @@ class NotSentError(CallError):
     """The line takes no new calls any more: the guest has not seen this one."""
 
 
+class LostError(CallError):
+    """The connection ended before the guest's answer was whole; the guest may have seen the call."""
+
+
 async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
-    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, NotSentError among them."""
+    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, NotSentError and LostError among them."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
@@ -60,7 +64,10 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
     except grpc.aio.AioRpcError as error:
         waited = loop.time() - started
         trailers = passed_metadata.to_caller(error.trailing_metadata(), metadata)
-        raise from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal) from error
+        told = from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal)
+        if connection_lost(error) and not line.refusal:
+            raise LostError(told.code, told.text, answered=told.answered) from error
+        raise told from error
     return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with, metadata) if answered_with else ())
 
 

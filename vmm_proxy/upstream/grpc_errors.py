@@ -28,6 +28,8 @@ _NOTICED = (
     _NOT_GRPC,
     *_NEVER_CONNECTED,
 )
+# Of a connection that was accepted and ended, before or after HTTP/2 began on it.
+_LOST = ("Socket closed", "Connection reset by peer", "Broken pipe")
 _CONNECT_REASONS = (
     ("Connection refused", "connection refused"),
     ("No such file or directory", "its socket does not exist"),
@@ -53,6 +55,12 @@ def never_connected(error: grpc.aio.AioRpcError) -> bool:
 def handshake_timed_out(error: grpc.aio.AioRpcError) -> bool:
     """Whether something accepted the connection, or swallowed it, and then stayed silent."""
     return never_connected(error) and "timed out" in (error.details() or "")
+
+
+def connection_lost(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a connection that the guest had accepted ended before its answer was whole."""
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and noticed_here(error) and any(sign in details for sign in _LOST)
 
 
 def noticed_here(error: grpc.aio.AioRpcError) -> bool:

@@ -2,7 +2,8 @@
 
 Identical reading calls share one call to the guest, each caller with its own deadline; what only traces a call makes no difference. A line
 on which the guest misses three deadlines in a row is replaced. Closing it answers everybody who waits, because a handler whose call is
-merely cancelled sends no status at all. Rejected: retries (only the caller knows what a second call means).
+merely cancelled sends no status at all. A call that only reads is made a second time where the connection was lost under it, as it is when a
+VM is restored. Rejected: retries of anything else (only the caller knows what a second call means).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from guest_contract.methods import Method
 from guest_transport.addresses import Address
 from vmm_proxy.directory.guest_tls import GuestTls, secure
 from vmm_proxy.errors import CallError
-from vmm_proxy.upstream.call import NotSentError, ask
+from vmm_proxy.upstream.call import LostError, NotSentError, ask
 from vmm_proxy.upstream.channel import Line
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
 from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
@@ -35,6 +36,8 @@ MISSES_BEFORE_REDIAL = 3
 # Calls with tiny deadlines could make every third call a redial; a guest that is up needs far less than this to answer on a new
 # line.
 REDIAL_PAUSE_SECONDS = 1.0
+# A guest that takes every connection and drops it costs two for one call this often, and one for each call between.
+SECOND_ASK_PAUSE_SECONDS = 1.0
 # A caller who allows less says nothing about the guest when no answer comes: on a busy host a healthy one takes some 10 ms, and its first
 # connection as long.
 HASTY_SECONDS = 0.1
@@ -84,6 +87,7 @@ class Upstream:
         self._shared: dict[tuple[str, Metadata], Flight] = {}
         self._misses = 0
         self._redialled_at = float("-inf")
+        self._asked_twice_at = float("-inf")
         self._retiring: set[asyncio.Task[None]] = set()
         self._closed: CallError | None = None
 
@@ -260,6 +264,10 @@ class Upstream:
             return await ask(line, self.guest_id, method, metadata, deadline)
         except NotSentError:
             pass
+        except LostError:
+            if not self._may_ask_twice(method, deadline) and (line.proven or not line.spent):
+                raise
+            self._replace(line)
         except CallError:
             # Before it was proven nothing was sent but the question who it is.
             if line.proven or not line.spent:
@@ -268,6 +276,14 @@ class Upstream:
         line = await self._open_line()
         await self._prove(line, deadline)
         return await ask(line, self.guest_id, method, metadata, deadline)
+
+    def _may_ask_twice(self, method: Method, deadline: float) -> bool:
+        """Whether a call whose connection was lost is made once more; if so, it counts as made."""
+        now = asyncio.get_running_loop().time()
+        if not method.only_reads or now >= deadline or now - self._asked_twice_at < SECOND_ASK_PAUSE_SECONDS:
+            return False
+        self._asked_twice_at = now
+        return True
 
     async def _prove(self, line: Line, deadline: float) -> None:
         try:
