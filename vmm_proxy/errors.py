@@ -25,7 +25,8 @@ Trailers = tuple[tuple[str, str], ...]
 class CallError(Exception):
     """A proxied call fails with `code` and `text`.
 
-    `retry_after_seconds` says when it is worth trying again; `answered` whether the guest said something, were it nonsense.
+    `retry_after_seconds` says when it is worth trying again; `answered` whether the guest said something, were it nonsense,
+    and `wire_bytes` how long the message was that is refused here.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class CallError(Exception):
         trailers: Trailers = (),
         retry_after_seconds: float | None = None,
         answered: bool = False,
+        wire_bytes: int = 0,
     ) -> None:
         super().__init__(text)
         self.code = code
@@ -43,6 +45,7 @@ class CallError(Exception):
         self.trailers = trailers
         self.retry_after_seconds = retry_after_seconds
         self.answered = answered
+        self.wire_bytes = wire_bytes
 
     def as_value(self) -> Self:
         """This failure, to be kept: without its traceback, its cause and what it was raised in.

@@ -39,13 +39,24 @@ class RelayRefusedError(Exception):
 
 # Opens the far side for an accepted socket and its address, until the context ends; raises RelayRefusedError.
 OpenFar = Callable[[socket.socket, object], AbstractAsyncContextManager[socket.socket]]
+# Told how many bytes more came from the far side; False cuts the connection off.
+MayReceive = Callable[[int], bool]
 
 
 class Relay:
     """Accepts on `listener` (bound, listening, non-blocking; owned from here on) and joins each connection to its far side."""
 
-    def __init__(self, listener: socket.socket, open_far: OpenFar, *, name: str, connections_limit: int) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        open_far: OpenFar,
+        *,
+        name: str,
+        connections_limit: int,
+        may_receive: MayReceive | None = None,
+    ) -> None:
         self._listener = listener
+        self._may_receive = may_receive
         self._open_far = open_far
         self._name = name
         self._connections_limit = connections_limit
@@ -71,9 +82,11 @@ class Relay:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
 
-    async def close(self) -> None:
-        """Accept no more and end every connection at once."""
+    async def close(self, flush_seconds: float = 0.0) -> None:
+        """Accept no more and end every connection: at once, or after `flush_seconds` for what is still to be passed on."""
         self.stop_accepting()
+        if flush_seconds and self._connections:
+            await asyncio.wait(self._connections, timeout=flush_seconds)
         connections = list(self._connections)
         for task in connections:
             task.cancel()
@@ -116,7 +129,7 @@ class Relay:
         try:
             async with self._open_far(near, address) as far:
                 self.last_refusal = None
-                await pump(near, far)
+                await pump(near, far, self._may_receive)
         except RelayRefusedError as refusal:
             self._refused(str(refusal))
         except Exception:
@@ -127,9 +140,12 @@ class Relay:
         self.last_refusal = reason
 
 
-async def pump(one: socket.socket, other: socket.socket) -> None:
-    """Move bytes both ways until both ends are closed; owns and closes both sockets. Cancelling cuts both off."""
-    joined = _Joined(one, other)
+async def pump(one: socket.socket, other: socket.socket, may_receive: MayReceive | None = None) -> None:
+    """Move bytes both ways until both ends are closed; owns and closes both sockets. Cancelling cuts both off.
+
+    `may_receive` judges what comes from `other`.
+    """
+    joined = _Joined(one, other, may_receive)
     try:
         await joined.ended
     finally:
@@ -150,11 +166,11 @@ class _Joined:
     """Two connections as one. It works on the sockets themselves: each of asyncio's transports is garbage that only a full collection
     finds (it keeps its own bound method), and copies what it passes on."""
 
-    def __init__(self, one: socket.socket, other: socket.socket) -> None:
+    def __init__(self, one: socket.socket, other: socket.socket, may_receive: MayReceive | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
-        self._ways = (_Way(one, other, self._changed), _Way(other, one, self._changed))
+        self._ways = (_Way(one, other, self._changed, None), _Way(other, one, self._changed, may_receive))
         for way in self._ways:
             way.resume()
 
@@ -162,6 +178,10 @@ class _Joined:
         """Close both sockets at once, whatever was not taken yet."""
         if self._linger is not None:
             self._linger.cancel()
+        # Both before the first socket is closed: a closed one has no number any more to be watched no longer by, and the loop would take
+        # the next socket with that number for it.
+        for way in self._ways:
+            way.stop()
         for way in self._ways:
             way.close()
 
@@ -186,10 +206,13 @@ class _Joined:
 class _Way:
     """One direction: what `source` says goes to `target`; while the target does not take it, the source is not read."""
 
-    __slots__ = ("_changed", "_loop", "_rest", "_source", "_target", "over", "read_all", "source_lost")
+    __slots__ = ("_changed", "_loop", "_may_receive", "_rest", "_source", "_target", "over", "read_all", "source_lost")
 
-    def __init__(self, source: socket.socket, target: socket.socket, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, source: socket.socket, target: socket.socket, changed: Callable[[], None], may_receive: MayReceive | None
+    ) -> None:
         self._source = source
+        self._may_receive = may_receive
         self._target = target
         self._changed = changed
         self._loop = asyncio.get_running_loop()
@@ -208,16 +231,16 @@ class _Way:
     def give_up(self) -> None:
         """Pass on nothing more."""
         if not self.over:
-            self._stop()
+            self.stop()
             self._rest.clear()
             self.read_all = self.over = True
 
     def close(self) -> None:
         """Close the source, which is the other way's target."""
-        self._stop()
         self._source.close()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Watch neither end any more."""
         if self._source.fileno() >= 0:
             self._loop.remove_reader(self._source.fileno())
         if self._target.fileno() >= 0:
@@ -235,6 +258,11 @@ class _Way:
             return
         if not count:
             self._end_of_source()
+            return
+        if self._may_receive is not None and not self._may_receive(count):
+            self.give_up()
+            self.source_lost = True
+            self._changed()
             return
         sent = 0 if self._rest else self._send(chunk[:count])
         if sent < count and not self.over:

@@ -11,28 +11,31 @@ from __future__ import annotations
 import errno
 import socket
 
-from guest_transport.addresses import (
-    Address,
-    HvsockAddress,
-    TcpAddress,
-    UnixAddress,
-    VsockAddress,
-    require_dialable,
-)
-from guest_transport.relay.dial import HANDSHAKE_SECONDS, DialTarget, relayed_target
-from guest_transport.sockets import hvsock, tcp, unix, vsock
+from guest_transport.addresses import Address, require_dialable
+from guest_transport.relay.dial import HANDSHAKE_SECONDS, Connect, DialTarget, relayed_target
+from guest_transport.relay.relay import MayReceive
 
 
 class OneConnection:
     """A DialTarget and whether its one connection was made and is gone."""
 
-    def __init__(self, address: Address, *, handshake_seconds: float = HANDSHAKE_SECONDS) -> None:
-        """Raises AddressError and ListenError as dial_target does; opens nothing yet."""
-        self._address = require_dialable(address)
+    def __init__(
+        self,
+        address: Address,
+        connect: Connect,
+        *,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+        may_receive: MayReceive | None = None,
+    ) -> None:
+        """Raises AddressError and ListenError as dial_target does; `connect` opens the connection, and nothing does yet."""
+        require_dialable(address)
+        self._connect_once = connect
         self._opened = False
         # gRPC asked for a second one, which it does when the first takes no new calls (GOAWAY), though it may still be open.
         self._over = False
-        self.target: DialTarget = relayed_target(address, self._connect, handshake_seconds=handshake_seconds)
+        self.target: DialTarget = relayed_target(
+            address, self._connect, handshake_seconds=handshake_seconds, may_receive=may_receive
+        )
 
     @property
     def spent(self) -> bool:
@@ -41,7 +44,7 @@ class OneConnection:
 
     async def _connect(self) -> socket.socket:
         self._refuse_a_second()
-        connection = await _connect(self._address)
+        connection = await self._connect_once()
         try:
             self._refuse_a_second()
         except BaseException:
@@ -54,15 +57,3 @@ class OneConnection:
         if self._opened:
             self._over = True
             raise ConnectionRefusedError(errno.ECONNREFUSED, "its one connection has ended")
-
-
-async def _connect(address: Address) -> socket.socket:
-    match address:
-        case UnixAddress():
-            return await unix.connect(address.path)
-        case TcpAddress():
-            return await tcp.connect(address)
-        case VsockAddress():
-            return await vsock.connect(address)
-        case HvsockAddress():
-            return await hvsock.connect(address)

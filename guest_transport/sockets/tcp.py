@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 
 from guest_transport.addresses import TcpAddress
@@ -58,7 +59,8 @@ async def connect(address: TcpAddress) -> socket.socket:
             await loop.sock_connect(connection, where)
         except OSError as error:
             connection.close()
-            refusal = error
+            # asyncio puts words of its own before the system's.
+            refusal = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
         except BaseException:
             connection.close()
             raise

@@ -41,7 +41,7 @@ def test_a_listener_that_cannot_be_bound_leaves_no_descriptor(tmp_path: Path) ->
 
 async def test_of_two_that_open_one_connection_at_once_one_gets_it(sockets: Path) -> None:
     with unix.listen(str(sockets / "s")):
-        once = OneConnection(UnixAddress(str(sockets / "s")))
+        once = OneConnection(UnixAddress(str(sockets / "s")), lambda: unix.connect(str(sockets / "s")))
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(once.target.close)
             outcomes = await asyncio.gather(once._connect(), once._connect(), return_exceptions=True)

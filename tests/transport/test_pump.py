@@ -160,3 +160,35 @@ async def test_a_cancelled_pump_cuts_both_ends_off() -> None:
         await asyncio.wait([moving])
         assert await read_all(near) == b""
         assert await read_all(far) == b""
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["cut off from here", "more than it may"])
+async def test_a_pump_that_ends_with_bytes_to_send_leaves_no_socket_watched(allowed: bool) -> None:
+    loop = asyncio.get_running_loop()
+    (near, near_inside), (far, far_inside) = pair(), pair()
+    numbers = {near_inside.fileno(), far_inside.fileno()}
+    let_through = True
+    moving = asyncio.create_task(pump(near_inside, far_inside, lambda _count: let_through))
+    with near, far:
+        # Nobody reads `near`: the pump has to keep what it cannot pass on.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await loop.sock_sendall(far, bytes(16 * 2**20))
+        if allowed:
+            moving.cancel()
+        else:
+            let_through = False
+            while await loop.sock_recv(near, CHUNK_BYTES):
+                pass
+        await asyncio.wait([moving], timeout=PATIENCE_SECONDS)
+        assert moving.done()
+        # The system gives the lowest free number: these sockets get those of the two that were closed.
+        again = [socket.socket() for _ in range(8)]
+        for connection in again:
+            connection.setblocking(False)
+            loop.add_reader(connection.fileno(), lambda: None)
+            loop.remove_reader(connection.fileno())
+        reused = {connection.fileno() for connection in again}
+        for connection in again:
+            connection.close()
+        assert numbers <= reused

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hmac
 import resource
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Line
 from vmm_proxy.upstream.reachability import answered
+from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
 # A guest answers Info from memory; two handshakes of 2.5 s and some is what the proxy itself waits for one that swallows connections.
 GUEST_SECONDS = 6.0
@@ -71,7 +73,7 @@ async def ask_guest(entry: GuestEntry, usual_tls: GuestTls | None, tls_refused: 
         return GuestReading(entry, failure=f"guest {entry.id}: not asked: its TLS files are refused (see tls)")
     try:
         secured = await secure(entry.id, entry.address, tls) if tls is not None else None
-        line = Line(entry.id, entry.address, secured=secured)
+        line = Line(entry.id, entry.address, UnaskedBytes(entry.id, time.monotonic), secured=secured)
     except CallError as error:
         return GuestReading(entry, failure=error.text)
     try:

@@ -37,7 +37,7 @@ class LostError(CallError):
 
 
 async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
-    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, NotSentError and LostError among them."""
+    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, also NotSentError, LostError."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
@@ -120,8 +120,8 @@ def _checked(wire: bytes | None, guest_id: str, method: Method, trailers: Traile
         reply_limits.check_decoded(message, len(wire))
     except reply_limits.OverLimitError as error:
         text = f"guest {guest_id}: its reply is over the limit: {error}"
-        raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, answered=True) from error
+        raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, answered=True, wire_bytes=len(wire)) from error
     except DecodeError as error:
         text = f"guest {guest_id}: its reply does not decode as {method.reply.DESCRIPTOR.full_name}"
-        raise CallError(grpc.StatusCode.INTERNAL, text, answered=True) from error
+        raise CallError(grpc.StatusCode.INTERNAL, text, answered=True, wire_bytes=len(wire)) from error
     return Answer(message, trailers, len(wire))

@@ -1,23 +1,26 @@
 """The channel to one guest: made at the first call, thrown away as a whole, never repaired.
 
-Each line owns its connection (no two guests share one), dials directly and lazily, and is replaced by a new one when the guest
-stops answering on it. Rejected: one channel per address kept in a pool, where a reused address would inherit another guest's
-connection.
+Each line owns its connection (no two guests share one), dials lazily, and is replaced by a new one when the guest stops answering on it.
+Every guest's bytes go through the relay, where they are counted (unasked_bytes.py). Rejected: one channel per address kept in a pool,
+where a reused address would inherit another guest's connection; and letting gRPC dial Unix sockets and TCP itself (it spares 0.1 ms a
+call, and nothing tells how much such a guest sends: docs/decisions/guest-floods.md).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import grpc
 
 from guest_transport.addresses import Address, UnixAddress
 from guest_transport.errors import ListenError
 from guest_transport.options import channel_options
-from guest_transport.relay.dial import dial_target
+from guest_transport.relay.dial import connect, relayed_target
 from guest_transport.relay.single_connection import OneConnection
 from vmm_proxy.directory.guest_tls import Secured
 from vmm_proxy.errors import CallError, plain
+from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
 # Bytes in and out: gRPC gives None for a reply that it could not decode, and a missing reply must be told from an empty one.
 Rpc = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes | None]
@@ -30,10 +33,16 @@ class Line:
     connection has ended and a new line is needed. With `secured` it speaks TLS.
     """
 
-    def __init__(self, guest_id: str, address: Address, pin: bytes = b"", secured: Secured | None = None) -> None:
+    def __init__(
+        self, guest_id: str, address: Address, unasked: UnaskedBytes, pin: bytes = b"", secured: Secured | None = None
+    ) -> None:
+        async def dial() -> socket.socket:
+            unasked.require_dialable()
+            return await connect(address)
+
         try:
-            self._once = OneConnection(address) if pin else None
-            self._target = self._once.target if self._once else dial_target(address)
+            self._once = OneConnection(address, dial, may_receive=unasked.received) if pin else None
+            self._target = self._once.target if self._once else relayed_target(address, dial, may_receive=unasked.received)
         except ListenError as error:
             text = f"guest {guest_id}: the proxy has no place for a relay to it; its log says more"
             raise CallError(grpc.StatusCode.INTERNAL, text) from error
@@ -41,8 +50,7 @@ class Line:
         self.proven = not pin
         self.proving = asyncio.Lock()
         # What gRPC itself dials is the relay's socket, whatever the guest's address.
-        dialled = UnixAddress("/relay") if self._once else address
-        options = channel_options(dialled)
+        options = channel_options(UnixAddress("/relay"))
         if secured:
             options.append(("grpc.ssl_target_name_override", secured.name))
             self._channel = grpc.aio.secure_channel(self._target.grpc_target, secured.credentials, options=options)

@@ -28,9 +28,9 @@ _INFO = next(method for method in proxied_methods() if method.name == "Info")
 class WrongGuestError(CallError):
     """Another VM answers at the guest's address; `shown` is the instance_id that it showed, for the operator only."""
 
-    def __init__(self, guest_id: str, shown: bytes) -> None:
+    def __init__(self, guest_id: str, shown: bytes, wire_bytes: int) -> None:
         text = f"guest {guest_id}: another VM answers at its address, its instance_id is not the pinned one"
-        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, text)
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, text, wire_bytes=wire_bytes)
         self.shown = shown
 
 
@@ -58,5 +58,5 @@ async def _ask_for_pin(line: Line, guest_id: str, deadline: float) -> None:
         raise CallError(grpc.StatusCode.FAILED_PRECONDITION, text) from error
     shown = answer.message.instance_id if isinstance(answer.message, guest_api_pb2.GuestInfo) else b""
     if not hmac.compare_digest(shown, line.pin):
-        raise WrongGuestError(guest_id, shown)
+        raise WrongGuestError(guest_id, shown, answer.wire_bytes)
     line.proven = True

@@ -2,8 +2,8 @@
 
 Identical reading calls share one call to the guest, each caller with its own deadline; what only traces a call makes no difference. A line
 on which the guest misses three deadlines in a row is replaced. Closing it answers everybody who waits, because a handler whose call is
-merely cancelled sends no status at all. A call that only reads is made a second time where the connection was lost under it, as it is when a
-VM is restored. Rejected: retries of anything else (only the caller knows what a second call means).
+merely cancelled sends no status at all. A call that only reads is made a second time where the connection was lost under it, as it is
+when a VM is restored. Rejected: retries of anything else (only the caller knows what a second call means).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.question import Question
 from vmm_proxy.upstream.reachability import Contact, answered
 from vmm_proxy.upstream.single_flight import Answer, Flight, Outcome
+from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Upstream:
         self._calls = Slots(GUEST_CALLS, f"guest {guest_id}")
         self._callers = Slots(GUEST_CALLERS, f"guest {guest_id}")
         self._line: Line | None = None
+        self._unasked = UnaskedBytes(guest_id, asyncio.get_running_loop().time)
         self._flights: set[Flight] = set()
         self._shared: dict[tuple[str, Metadata], Flight] = {}
         self._misses = 0
@@ -239,10 +241,13 @@ class Upstream:
         outcome: Outcome
         allowed_seconds = flight.deadline - asyncio.get_running_loop().time()
         answers_before = self.contact.answers
+        answer_bytes = 0
         try:
             outcome = await self._ask(method, metadata, flight.deadline)
+            answer_bytes = outcome.wire_bytes
         except CallError as error:
             outcome = error.as_value()
+            answer_bytes = error.wire_bytes
         except asyncio.CancelledError:
             if asyncio.get_running_loop().time() >= flight.deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.
@@ -252,6 +257,8 @@ class Upstream:
         except Exception:
             log.exception("a call to guest %s failed in the proxy itself", self.guest_id)
             outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {self.guest_id}: a fault of the proxy; its log says more")
+        finally:
+            self._unasked.answered(answer_bytes)
         end()
         self._note(outcome, allowed_seconds, answers_before)
         flight.land(outcome)
@@ -304,7 +311,7 @@ class Upstream:
         secured = await secure(self.guest_id, self._address, self._tls) if self._tls else None
         # Another call may have been faster while the files were read.
         if self._line is None:
-            self._line = Line(self.guest_id, self._address, self._pin, secured)
+            self._line = Line(self.guest_id, self._address, self._unasked, self._pin, secured)
         return self._line
 
     def _replace(self, line: Line) -> None:
