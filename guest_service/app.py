@@ -35,6 +35,7 @@ from guest_transport.process.logs import log_to_stderr
 from guest_transport.process.reload import reloaded_on_hangup
 from guest_transport.process.sd_notify import Notifier
 from guest_transport.process.socket_activation import take_sockets
+from guest_transport.server.calls_of_one import CALLS_OF_ONE
 from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls_settings import server_tls
@@ -140,7 +141,13 @@ def build(config: GuestConfig) -> Agent:
         part_log=part_log,
     )
     pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
-    server = GrpcServer([api.service()], peers=peers, vsock_cids=config.grpc.vsock_cids, tls=server_tls(config.tls))
+    server = GrpcServer(
+        [api.service()],
+        peers=peers,
+        vsock_cids=config.grpc.vsock_cids,
+        tls=server_tls(config.tls),
+        calls_of_one=CALLS_OF_ONE,
+    )
     return Agent(settings, telemetry, engine, server, HttpServer(pages))
 
 

@@ -82,6 +82,11 @@ def lasting_name(caller: str) -> str:
     return _ONE_CONNECTION.sub("", caller)
 
 
+def told_apart(peer: Peer) -> str | None:
+    """What `peer` is called on each of its connections; None where it cannot be told from others."""
+    return None if peer == UnixPeer() else lasting_name(str(peer))
+
+
 class _Context(Protocol):
     def peer(self) -> str: ...
 

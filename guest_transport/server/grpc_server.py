@@ -24,6 +24,7 @@ from guest_transport.peers import Peers
 from guest_transport.process.run import run
 from guest_transport.relay.listeners import RelayedListeners
 from guest_transport.server import health, undecodable
+from guest_transport.server.calls_of_one import CallsOfOne
 from guest_transport.server.request_deadline import RequestDeadline
 from guest_transport.sockets import socket_files, tcp, unix, vsock
 from guest_transport.sockets.private_folder import remove_abandoned_folders
@@ -55,7 +56,8 @@ class GrpcServer:
 
     vsock listeners take connections from `vsock_cids` only (default: the host). With `identify_unix`, `peers` knows the uid, gid and pid
     of Unix clients, at the price of a relay between them and gRPC; a server with a vsock listener relays its Unix listeners as well.
-    With `tls` every TCP listener speaks TLS; whether TCP may be plain is for the server's settings to decide.
+    With `tls` every TCP listener speaks TLS; whether TCP may be plain is for the server's settings to decide. `calls_of_one`: calls that
+    one peer may have in progress, for a server that does not know its callers by name.
     """
 
     def __init__(
@@ -68,18 +70,20 @@ class GrpcServer:
         identify_unix: bool = False,
         vsock_cids: Collection[int] = (VSOCK_CID_HOST,),
         tls: ServerTls | None = None,
+        calls_of_one: int | None = None,
     ) -> None:
         self.peers = peers if peers is not None else Peers()
         self._services = services
         self._socket_mode = socket_mode
+        counted = [] if calls_of_one is None else [CallsOfOne(self.peers, calls_of_one)]
         self._server = undecodable.careful(
             grpc.aio.server(
-                interceptors=[RequestDeadline(self.peers), *interceptors],
+                interceptors=[*counted, RequestDeadline(self.peers), *interceptors],
                 options=options.server_options(),
                 maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
             )
         )
-        self._health = health.Health(service.full_name for service in services)
+        self._health = health.Health((service.full_name for service in services), self.peers)
         self._sockets: list[socket_files.SocketFile] = []
         self._identify_unix = identify_unix
         self._vsock_cids = vsock_cids

@@ -14,10 +14,13 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from guest_transport.abort import abort
+from guest_transport.peers import Peers, told_apart
 
 SERVICE_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 # A watcher is a call that never ends; these many leave most of the server's concurrent calls to those who ask for something.
 WATCHERS_LIMIT = 128
+# Of those, what one peer may hold: a load balancer, a dashboard and some more.
+WATCHERS_OF_ONE = 32
 # A watcher that reads gets NOT_SERVING within this before connections are told to go away; one that does not read is not waited for.
 FAREWELL_SECONDS = 0.25
 
@@ -31,11 +34,13 @@ _Context = grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, health_pb2.He
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated code without annotations
     """The health of the server and of each of `services`: NOT_SERVING until serve(), and again from stop() on for good."""
 
-    def __init__(self, services: Iterable[str]) -> None:
+    def __init__(self, services: Iterable[str], peers: Peers) -> None:
+        self._peers = peers
         self._status = dict.fromkeys(["", *services], _NOT_SERVING)
         self._changed = asyncio.Event()
         self._stopped = False
-        self._watchers: set[asyncio.Future[None]] = set()
+        # Ended when the watcher is; by what its peer is called on each of its connections.
+        self._watchers: dict[asyncio.Future[None], str | None] = {}
 
     def serve(self) -> None:
         """Say SERVING for everything, unless stopped."""
@@ -67,8 +72,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
         """The health of one service now and at each change; ends when the server stops."""
         if len(self._watchers) >= WATCHERS_LIMIT:
             await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS_LIMIT} watchers already; use Check")
+        who = told_apart(self._peers.of(context))
+        if who is not None and list(self._watchers.values()).count(who) >= WATCHERS_OF_ONE:
+            text = f"{who} has {WATCHERS_OF_ONE} watchers already, which is the most for one peer; use Check"
+            await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         ended = asyncio.get_running_loop().create_future()
-        self._watchers.add(ended)
+        self._watchers[ended] = who
         try:
             said = None
             while True:
@@ -82,7 +91,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
                 else:
                     await changed.wait()
         finally:
-            self._watchers.discard(ended)
+            del self._watchers[ended]
             ended.set_result(None)
 
     def _set_all(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import TypeGuard
 
+import grpc
 import h2.events
 import h2.exceptions
 import pytest
 
-from guest_transport.addresses import UnixAddress
+from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.options import CONCURRENT_CALLS, CONNECTION_CALLS
 from guest_transport.relay.listeners import CONNECTIONS_OF_ONE
 from guest_transport.server.grpc_server import GrpcServer
+from guest_transport.server.health import WATCHERS_OF_ONE
 from tests.transport.processes import server_process
 from tests.transport.raw_caller import raw_caller
 from tests.transport.server_process import door
-from tests.transport.test_processes import _status
+from tests.transport.test_processes import _channel, _status
 
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+Stream = grpc.aio.StreamStreamCall[bytes, bytes]
 LISTENERS = ["unix:{}/s", "127.0.0.1:0"]
 SERVING = 1
 
@@ -81,6 +86,60 @@ async def test_connections_beyond_those_of_one_user_are_closed(tmp_path: Path) -
                 callers.append(await stack.enter_async_context(raw_caller(f"unix:{tmp_path}/s")))
             assert [caller.closed for caller in callers[:CONNECTIONS_OF_ONE]] == [False] * CONNECTIONS_OF_ONE
             assert [caller.closed for caller in callers[CONNECTIONS_OF_ONE:]] in ([True], [])
+    finally:
+        await server.stop(0)
+
+
+async def _codes(channel: grpc.aio.Channel, path: str, count: int) -> tuple[list[Stream], list[str]]:
+    """`count` streams of `path` and what each said first: OK or how it ended."""
+    method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(path)
+    streams = [method(timeout=60) for _ in range(count)]
+
+    async def first(stream: Stream) -> str:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await stream.write(b"")
+            if await stream.read() is not grpc.aio.EOF:
+                return "OK"
+        return (await stream.code()).name
+
+    return streams, await asyncio.gather(*map(first, streams))
+
+
+async def test_a_peer_with_all_its_calls_is_refused_and_its_health_checks_and_other_peers_are_not(tmp_path: Path) -> None:
+    server = GrpcServer([door()], calls_of_one=10, identify_unix=True)
+    await server.start([TcpAddress("127.0.0.1", 0), UnixAddress(str(tmp_path / "s"))])
+    [address, of_another] = server.addresses
+    another = _channel(str(of_another))
+    mine = _channel(str(address))
+    try:
+        async with mine, another:
+            streams, codes = await _codes(mine, REFLECTION, 15)
+            assert codes.count("OK") == 10
+            assert codes.count("RESOURCE_EXHAUSTED") == 5
+            refused = streams[codes.index("RESOURCE_EXHAUSTED")]
+            assert (await refused.details() or "").startswith("127.0.0.1 has 10 calls in progress")
+            assert await _status(str(address)) == SERVING
+            assert (await _codes(another, REFLECTION, 10))[1] == ["OK"] * 10
+            for stream in streams:
+                stream.cancel()
+    finally:
+        await server.stop(0)
+
+
+async def test_a_peer_with_all_its_health_watches_takes_none_from_another(tmp_path: Path) -> None:
+    server = GrpcServer([door()], identify_unix=True)
+    await server.start([UnixAddress(str(tmp_path / "s")), TcpAddress("127.0.0.1", 0)])
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            answers = []
+            for address in server.addresses:
+                channel = await stack.enter_async_context(_channel(str(address)))
+                answers.append(await _codes(channel, "/grpc.health.v1.Health/Watch", WATCHERS_OF_ONE + 3))
+            for streams, codes in answers:
+                assert codes.count("OK") == WATCHERS_OF_ONE
+                assert codes.count("RESOURCE_EXHAUSTED") == 3
+                for stream in streams:
+                    stream.cancel()
     finally:
         await server.stop(0)
 
