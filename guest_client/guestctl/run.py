@@ -24,7 +24,6 @@ from guest_client.guestctl.output import csv_view, json_view, stdout, tables
 from guest_client.guestctl.output.remarks import Say, UnknownFields
 from guest_client.guestctl.request import Output, Question, Subject
 from guest_client.guestctl.top import plain
-from guest_client.sync_client import ProxyClient
 
 EXIT_STATUS: dict[type[ClientError], int] = {
     InvalidAddressError: 2,
@@ -124,13 +123,4 @@ def _ask(question: Question) -> tuple[Message, int | None]:
         }
         reply = calls[question.subject]()
         shows_cards = question.subject is Subject.GPU and question.output is not Output.JSON
-        return reply, _gpus_given(proxy, question.vm_id) if shows_cards else None
-
-
-def _gpus_given(proxy: ProxyClient, vm_id: str) -> int | None:
-    """How many cards the proxy's directory gives to the guest; None where it does not say. A remark is no reason to fail."""
-    try:
-        found = list(proxy.list_guests(ids=[vm_id]))
-    except CallError:
-        return None
-    return next((guest.gpus_given for guest in found if guest.id == vm_id and guest.HasField("gpus_given")), None)
+        return reply, listing.gpus_given(proxy, question.vm_id) if shows_cards else None

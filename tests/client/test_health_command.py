@@ -115,3 +115,13 @@ def test_text_of_a_hostile_guest_drives_no_terminal_and_ten_thousand_xids_are_on
     lines = _health(capsys, 6).splitlines()
     assert len(lines) == 3
     assert "[red]a[/red]" in lines[0]
+
+
+@pytest.mark.parametrize("chosen", [("good",), ("good", "none")])
+def test_a_card_that_the_host_gave_and_the_guest_does_not_see_is_not_ok(
+    capsys: pytest.CaptureFixture[str], fleet: Fleet, chosen: tuple[str, ...]
+) -> None:
+    fleet.guests["good"].gpus_given = 2
+    assert "2 ok" in _health(capsys, 0, *chosen)
+    fleet.guests["good"].gpus_given = 3
+    assert "good: failed: 2 cards are seen, the host gave 3" in _health(capsys, 6, *chosen)

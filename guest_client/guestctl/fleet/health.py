@@ -15,7 +15,7 @@ from rich.console import Group
 
 from guest_client.guestctl import connect
 from guest_client.guestctl.fleet.collecting import outcome_of
-from guest_client.guestctl.fleet.listing import require_chosen
+from guest_client.guestctl.fleet.listing import gpus_given, require_chosen
 from guest_client.guestctl.output import csv_view, health_view, json_view, stdout, tables
 from guest_client.guestctl.output.gpu_table import Outcome
 from guest_client.guestctl.output.health_view import GuestHealth
@@ -31,13 +31,15 @@ def show(question: Question, say: Say) -> bool:
     """Ask and show; whether all is well. Raises ClientError, OutputError, NoSuchGuestError."""
     unknown_fields = UnknownFields(say)
     if question.chosen is None:
+        given = None
         if question.vm_id is None:
             with connect.guest_client(question) as guest:
                 reply = guest.gpu_info()
         else:
             with connect.proxy_client(question) as proxy:
                 reply = proxy.gpu_info(question.vm_id)
-        found = health_view.judge(question.vm_id or "guest", reply)
+                given = gpus_given(proxy, question.vm_id)
+        found = health_view.judge(question.vm_id or "guest", reply, given)
         _write(question.output, [found])
         unknown_fields.look_at(reply)
         return found.level is Level.OK
@@ -56,7 +58,9 @@ def _show_many(question: Question, chosen: Chosen, unknown_fields: UnknownFields
             if _is_not_known(outcome):
                 not_known.add(each.guest_id)
                 continue
-            seen[each.guest_id] = health_view.judge(each.guest_id, outcome)
+            seen[each.guest_id] = health_view.judge(
+                each.guest_id, outcome, each.gpus_given if each.HasField("gpus_given") else None
+            )
             unknown_fields.look_at(each)
     if seen or not (chosen.ids or chosen.labels):
         _write(question.output, [guest for _, guest in sorted(seen.items())])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from guest_client.errors import CallError
 from guest_client.guestctl import connect
 from guest_client.guestctl.output import csv_view, json_view, stdout, tables
 from guest_client.guestctl.output.remarks import Say, UnknownFields
 from guest_client.guestctl.request import Chosen, Output, Question
+from guest_client.sync_client import ProxyClient
 from guest_fleet.v1 import fleet_pb2
 
 
@@ -23,6 +25,15 @@ def require_chosen(chosen: Chosen, found: Collection[str]) -> None:
         raise NoSuchGuestError(f"the proxy knows no guest {', '.join(missing)}{having}")
     if chosen.labels and not found:
         raise NoSuchGuestError(f"the proxy knows no guest with {chosen}")
+
+
+def gpus_given(proxy: ProxyClient, vm_id: str) -> int | None:
+    """How many cards the proxy's directory gives to the guest; None where it does not say. A remark is no reason to fail."""
+    try:
+        found = list(proxy.list_guests(ids=[vm_id]))
+    except CallError:
+        return None
+    return next((guest.gpus_given for guest in found if guest.id == vm_id and guest.HasField("gpus_given")), None)
 
 
 def show(question: Question, say: Say) -> None:

@@ -41,15 +41,15 @@ class GuestHealth:
         return max([Level.OK, *(verdict.level for _, verdict in self.cards), *(reason.level for reason in self.beside)])
 
 
-def judge(guest: str, outcome: Outcome) -> GuestHealth:
-    """The health of a guest that gave this outcome; without an answer it is unknown."""
+def judge(guest: str, outcome: Outcome, cards_given: int | None = None) -> GuestHealth:
+    """The health of a guest that gave this outcome, and to which the host gave `cards_given`; without an answer it is unknown."""
     if isinstance(outcome, status_pb2.Status):
         if outcome.code == code_pb2.FAILED_PRECONDITION:
             return GuestHealth(guest, stopped=True)
         action = "See whether the guest runs and its agent answers: guestctl list."
         return GuestHealth(guest, beside=(Reason(code_name(outcome.code), Level.UNKNOWN, in_words(outcome, guest), action),))
     cards = tuple(zip(outcome.gpus, health.judge_cards(outcome), strict=True))
-    return GuestHealth(guest, cards, tuple(health.beside_cards(outcome)))
+    return GuestHealth(guest, cards, tuple(health.beside_cards(outcome, cards_given)))
 
 
 def lines(found: Iterable[GuestHealth]) -> Iterator[Text]:
