@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 DEV_LOCK = ROOT / "requirements/dev.lock.txt"
 FLOOR_LOCK = ROOT / "requirements/floor.lock.txt"
 _PIN = re.compile(r"^([a-z0-9][a-z0-9.-]*)==([^ ;\\]+)", re.MULTILINE)
-_FLOOR = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)>=([0-9][0-9A-Za-z.]*)")
+_FLOOR = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)>=([0-9][0-9A-Za-z.]*)(?:,<[0-9][0-9A-Za-z.]*)?")
 
 
 def pins(lock: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def floors(pyproject: str) -> dict[str, str]:
     for dependency in tomllib.loads(pyproject)["project"]["dependencies"]:
         match = _FLOOR.fullmatch(dependency)
         if match is None:
-            raise ValueError(f"pyproject.toml: dependencies: {dependency!r} is not NAME>=VERSION")
+            raise ValueError(f"pyproject.toml: dependencies: {dependency!r} is not NAME>=VERSION, or NAME>=VERSION,<VERSION")
         found[re.sub(r"[-_.]+", "-", match[1]).lower()] = match[2]
     return found
 

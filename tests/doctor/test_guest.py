@@ -57,7 +57,7 @@ def test_text_on_a_terminal_has_a_line_per_finding_and_status_1_when_something_i
     assert (done.returncode, done.stderr) == (1, "")
     *lines, last = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} <= {"ok", "wrong", "note"}
-    assert last.startswith(f"16 checks, {len(lines)} findings: ")
+    assert last.startswith(f"17 checks, {len(lines)} findings: ")
     assert any(line.startswith("wrong  grpc ") and "systemctl start guest-service" in line for line in lines)
 
 
@@ -141,7 +141,7 @@ def test_an_engine_that_never_answers_is_a_line_and_all_others_are_there(place: 
         silent.listen(8)
         report = guest_doctor(place.write())
     assert "10 s" in report.wrong("containers")["seen"]
-    assert len({finding["check"] for finding in report.findings}) == 16
+    assert len({finding["check"] for finding in report.findings}) == 17
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ async def test_a_guest_without_a_gpu_is_up_with_no_card() -> None:
 
 
 async def test_before_the_first_sample_the_page_does_not_say_that_the_gpus_are_down() -> None:
-    gpus = Gpus(reply=GpuInfoResponse(error="being taken"), ready=False, inventory=Bus(1), stats=Stats({"sample": 0}, None))
+    pending = GpuInfoResponse(error="being taken", first_sample_pending=True)
+    gpus = Gpus(reply=pending, ready=False, inventory=Bus(1), stats=Stats({"sample": 0}, None))
     async with served(Guest(gpus=gpus)) as address:
         samples = read((await get(address, "/metrics")).body, Format.TEXT)
     assert at("dstack_gpu_nvml_up") not in samples
