@@ -148,7 +148,7 @@ def build(config: GuestConfig) -> Agent:
         tls=server_tls(config.tls),
         calls_of_one=CALLS_OF_ONE,
     )
-    return Agent(settings, telemetry, engine, server, HttpServer(pages))
+    return Agent(settings, telemetry, engine, server, HttpServer(pages, host_names=config.http.host_names))
 
 
 def _telemetry(config: GuestConfig) -> GpuTelemetry:

@@ -15,6 +15,7 @@ import msgspec
 
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import SettingsError
+from guest_transport.http.host_names import HostName
 from guest_transport.settings.read import read_settings
 from guest_transport.tls_settings import TlsSettings
 
@@ -52,6 +53,9 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     public_tcbinfo: bool = False
     # Shows the list of containers on the dashboard, and on /metrics together with public_sysinfo.
     public_containers: bool = False
+    # Names besides this machine's own under which the pages are asked for; a request for another name is 421, so that a page of somebody
+    # else's, whose name was made to resolve to this port, reads nothing. Addresses and localhost need not be named.
+    host_names: tuple[HostName, ...] = ()
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -189,7 +193,8 @@ def _with_flags(config: GuestConfig, flags: Flags) -> GuestConfig:
 def needs_restart(before: GuestConfig, after: GuestConfig) -> bool:
     """Whether something differs that a reload does not take: all but the switches of the pages and the log level."""
     replace = msgspec.structs.replace
-    taken = replace(before, http=replace(after.http, listen=before.http.listen), log=replace(before.log, level=after.log.level))
+    pages = replace(after.http, listen=before.http.listen, host_names=before.http.host_names)
+    taken = replace(before, http=pages, log=replace(before.log, level=after.log.level))
     return taken != after
 
 

@@ -209,7 +209,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
             libvirt.follower.start()
             ending.push_async_callback(libvirt.close)
         await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
-        page_server = PageServer()
+        page_server = PageServer(host_names=setup.pages.host_names)
         dashboard = await asyncio.to_thread(lambda: Pages(metadata.version(DISTRIBUTION)))
         pages = join_pages(setup.pages, parts, dashboard, page_server, sources=lambda: _states(folder, libvirt))
         ending.push_async_callback(pages.close)

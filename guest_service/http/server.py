@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from guest_service.dashboard.render import Pages
 from guest_service.http.app import create_http_app
@@ -18,9 +18,16 @@ from guest_transport.http.server import STOP_GRACE_SECONDS, PageServer
 class HttpServer:
     """The pages of `parts` on one address, or on a socket that systemd already opened."""
 
-    def __init__(self, parts: HttpParts, *, limits: ClientLimits | None = None, requests_at_once: int = REQUESTS_AT_ONCE) -> None:
+    def __init__(
+        self,
+        parts: HttpParts,
+        *,
+        limits: ClientLimits | None = None,
+        requests_at_once: int = REQUESTS_AT_ONCE,
+        host_names: Collection[str] = (),
+    ) -> None:
         self._parts = parts
-        self._server = PageServer(limits=limits, requests_at_once=requests_at_once)
+        self._server = PageServer(limits=limits, requests_at_once=requests_at_once, host_names=host_names)
 
     @property
     def addresses(self) -> Sequence[Address]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -21,6 +21,7 @@ from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import ListenError
 from guest_transport.http.concurrency import REQUESTS_AT_ONCE, RequestGate
 from guest_transport.http.connections import BoundedConnection, ClientBook, ClientLimits
+from guest_transport.http.host_names import HostNames
 from guest_transport.sockets import unix
 from guest_transport.sockets.socket_files import SocketFile
 
@@ -35,10 +36,18 @@ BACKLOG = 512
 
 
 class PageServer:
-    """An app on one address, or on a socket that systemd already opened. `stopping` is set at the begin of stop(), for answers that would
+    """An app on one address, or on a socket that systemd already opened; on TCP for requests that name an address, this machine or one of
+    `host_names` only. `stopping` is set at the begin of stop(), for answers that would
     never end by themselves."""
 
-    def __init__(self, *, limits: ClientLimits | None = None, requests_at_once: int = REQUESTS_AT_ONCE) -> None:
+    def __init__(
+        self,
+        *,
+        limits: ClientLimits | None = None,
+        requests_at_once: int = REQUESTS_AT_ONCE,
+        host_names: Collection[str] = (),
+    ) -> None:
+        self._host_names = host_names
         self._requests_at_once = requests_at_once
         self._book = ClientBook(limits or ClientLimits())
         self._state = ServerState()
@@ -49,7 +58,7 @@ class PageServer:
 
     async def start(self, app: ASGIApp, listen: Address | socket.socket) -> None:
         """Serve `app`; raises ListenError with one line that names the address and why not."""
-        config = _protocol_config(RequestGate(app, self._requests_at_once), self._book.limits)
+        config = _protocol_config(RequestGate(self._checked(app, listen), self._requests_at_once), self._book.limits)
         loop = asyncio.get_running_loop()
 
         def connection() -> BoundedConnection:
@@ -68,6 +77,12 @@ class PageServer:
         self.addresses = [listen if isinstance(listen, UnixAddress) else _address_of(held) for held in self._listener.sockets]
         for address in self.addresses:
             log.info("listening for HTTP on %s", address)
+
+    def _checked(self, app: ASGIApp, listen: Address | socket.socket) -> ASGIApp:
+        if isinstance(listen, UnixAddress) or (isinstance(listen, socket.socket) and listen.family == socket.AF_UNIX):
+            return app
+        own = [listen.host] if isinstance(listen, TcpAddress) else []
+        return HostNames(app, [*self._host_names, *own])
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Accept nobody any more, end streams, answer what is in progress within `grace_seconds`, end the rest."""

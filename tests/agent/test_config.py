@@ -42,6 +42,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     public_logs = true
     public_tcbinfo = true
     public_containers = true
+    host_names = ["guest1.example"]
     [gpu]
     sample_ttl_seconds = 1
     failure_backoff_seconds = 2.5
@@ -74,6 +75,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, text), Flags())
     assert msgspec.to_builtins(config) == tomllib.loads(text) | {
         "grpc": {"listen": ("vsock:any:8000", "127.0.0.1:0"), "vsock_cids": (1, 2)},
+        "http": {**tomllib.loads(text)["http"], "host_names": ("guest1.example",)},
         "host": {**tomllib.loads(text)["host"], "data_disks": ("/", "/data"), "extra_interface_prefixes": ("ib",)},
         "power": {"allow_shutdown": False, "shutdown_command": ("poweroff", "-f")},
     }

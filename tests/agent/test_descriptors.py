@@ -37,7 +37,7 @@ def scrape(address: str) -> bytes:
     """The first bytes of a page."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return connection.recv(15)
 
 

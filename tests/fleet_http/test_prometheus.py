@@ -83,8 +83,8 @@ async def test_sd_lists_running_guests_with_their_labels_and_asks_none() -> None
         assert answer.headers["content-type"] == "application/json"
         assert json.loads(answer.text) == [
             {
-                # The client says in its Host header that it found us as "guest".
-                "targets": ["guest"],
+                # The client says in its Host header that it found us as "localhost".
+                "targets": ["localhost"],
                 "labels": {
                     "vm_id": "vm-a", "vm_rack": "r7", "__metrics_path__": "/metrics", "__param_vm_id": "vm-a", "__param_labels": "target",
                     "__meta_vmm_proxy_label_rack": "r7", "__meta_vmm_proxy_label_k8s_io_node": "n1",
@@ -94,18 +94,31 @@ async def test_sd_lists_running_guests_with_their_labels_and_asks_none() -> None
         assert answers.asked == {}
 
 
-@pytest.mark.parametrize("host", ["", 'a"b', "a/b", "[::1", "x" * 300])
-async def test_a_host_that_is_none_never_becomes_a_target(host: str) -> None:
+@pytest.mark.parametrize("host", ["", 'a"b', "a/b", "[::1", "x" * 300, "evil.example", "localhost:1, evil.example"])
+async def test_a_host_that_is_not_this_one_never_becomes_a_target(host: str) -> None:
     async with running_fleet() as fleet:
         await fleet.add("vm-a")
         reader, writer = await connect(fleet.address)
         writer.write(f"GET /sd HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         answer = await read_answer(reader)
         await close(writer)
-        assert json.loads(answer.text)[0]["targets"] == ["localhost"]
+        assert answer.status == 421
 
 
 async def test_where_the_operator_says_the_proxy_is_found_there() -> None:
     async with running_fleet(target="proxy.example:9880") as fleet:
         await fleet.add("vm-a")
         assert json.loads((await get(fleet.address, "/sd")).text)[0]["targets"] == ["proxy.example:9880"]
+
+
+FLEET_PATHS = ["/", "/events", "/metrics", "/metrics?vm_id=vm-a", "/sd", "/assets/look.css", "/healthz", "/readyz", "/nothing"]
+
+
+@pytest.mark.parametrize("path", FLEET_PATHS)
+async def test_no_page_of_the_fleet_is_for_another_name(path: str) -> None:
+    async with running_fleet() as fleet:
+        await fleet.add("vm-a")
+        for method in ("GET", "POST"):
+            answer = await get(fleet.address, path, method=method, host="evil.example")
+            assert answer.status == 421
+            assert "vm-a" not in answer.text

@@ -35,8 +35,8 @@ async def close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-def request(path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: guest", *(f"{name}: {value}" for name, value in (headers or {}).items())]
+def request(path: str, *, method: str = "GET", host: str = "localhost", headers: Mapping[str, str] | None = None) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{name}: {value}" for name, value in (headers or {}).items())]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
@@ -65,11 +65,13 @@ async def read_answer(reader: asyncio.StreamReader, *, head_only: bool = False) 
     return Answer(status, headers, body)
 
 
-async def get(address: TcpAddress, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+async def get(
+    address: TcpAddress, path: str, *, method: str = "GET", host: str = "localhost", headers: Mapping[str, str] | None = None
+) -> Answer:
     async with asyncio.timeout(BOUND_SECONDS):
         reader, writer = await connect(address)
         try:
-            writer.write(request(path, method=method, headers={"Connection": "close", **(headers or {})}))
+            writer.write(request(path, method=method, host=host, headers={"Connection": "close", **(headers or {})}))
             return await read_answer(reader, head_only=method == "HEAD")
         finally:
             await close(writer)

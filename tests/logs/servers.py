@@ -74,7 +74,7 @@ async def ask_http(socket: Path, request: bytes) -> bytes:
 
 
 def page(path: str, *headers: str) -> bytes:
-    lines = (f"GET {path} HTTP/1.1", "Host: x", "Connection: close", *headers)
+    lines = (f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers)
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
 
 

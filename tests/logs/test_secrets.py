@@ -57,7 +57,7 @@ REQUESTS = [
     page(f"/metrics?vm_id={TOKEN}"),
     f"GET / HTTP/1.1\r\nAuthorization {TOKEN}\r\n\r\n".encode(),
     f"{TOKEN}\r\n\r\n".encode(),
-    f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(TOKEN)}\r\nConnection: close\r\n\r\n{TOKEN}".encode(),
+    f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(TOKEN)}\r\nConnection: close\r\n\r\n{TOKEN}".encode(),
 ]
 
 

@@ -40,7 +40,7 @@ def fetched(path: str, sock: Path) -> str:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(COMMAND_SECONDS)
         connection.connect(str(sock))
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: guest\r\nConnection: close\r\n\r\n".encode())
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         with connection.makefile("rb") as answer:
             return answer.read().decode()
 

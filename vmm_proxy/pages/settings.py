@@ -6,12 +6,13 @@ Refused is what would show every guest's figures to a network by accident, and l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import SettingsError
+from guest_transport.http.host_names import HostName
 from vmm_proxy.metrics.labels import chosen_labels
 
 # Loopback, so that nobody beyond this host sees the guests unless the operator says so.
@@ -32,6 +33,10 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_plaintext: bool = False
     # Pages to those only who show a token of access.token_file; off, because a scraper on this host needs none so far.
     need_token: bool = False
+    # Names besides this machine's own under which the pages are asked for; a request for another name is 421, so that a page of somebody
+    # else's, whose name was made to resolve to this port, reads nothing. Addresses, localhost and the name in metrics.target need not be
+    # named.
+    host_names: tuple[HostName, ...] = ()
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +58,7 @@ class PageSetup(msgspec.Struct, frozen=True):
     containers: bool
     target: str | None
     need_token: bool = False
+    host_names: Sequence[str] = ()
 
 
 def page_setup(http: Http, metrics: Metrics, *, flag: str | None, has_tokens: bool, where: str) -> PageSetup:
@@ -69,7 +75,9 @@ def page_setup(http: Http, metrics: Metrics, *, flag: str | None, has_tokens: bo
         raise SettingsError(f"{where}: metrics.labels: {error}; leave one of them out") from error
     if http.need_token and not has_tokens:
         raise SettingsError(f"{where}: http.need_token: nobody could be let in; set access.token_file")
-    return PageSetup(listen, labels, metrics.containers, metrics.target, http.need_token)
+    # Prometheus asks for the pages under the name that /sd gave it.
+    target = [metrics.target.rpartition(":")[0] or metrics.target] if metrics.target is not None else []
+    return PageSetup(listen, labels, metrics.containers, metrics.target, http.need_token, (*http.host_names, *target))
 
 
 def _listen(text: str, where: str, *, plain: bool) -> Address | None:
