@@ -19,7 +19,7 @@ from starlette.responses import Response
 from guest_api.guest_api_pb2 import Container
 from guest_service.http.log_query import LogQuery, LogQueryError, parse_log_query
 from guest_service.http.parts import HttpParts
-from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer
+from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer, StreamPlaces
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,8 @@ class LogPages:
     ) -> None:
         self._parts = parts
         self._stopping = stopping
-        self._streams_at_once = streams_at_once
+        self._places = StreamPlaces(streams_at_once, "log streams")
         self._stream_seconds = stream_seconds
-        self._streams = 0
 
     async def answer(self, request: Request) -> Response:
         """The output that the query asks for; 404 unless logs are public and the container is one."""
@@ -57,23 +56,18 @@ class LogPages:
             query = parse_log_query(request.query_params.multi_items(), self._parts.now())
         except LogQueryError as error:
             raise HTTPException(400, str(error)) from error
-        if self._streams >= self._streams_at_once:
-            raise HTTPException(503, f"busy: {self._streams_at_once} log streams are open", {"retry-after": "10"})
         # Taken before the first await, or a burst would pass the limit together.
-        self._streams += 1
+        give_back = self._places.take(request)
         try:
             container_id = await self._find(request.path_params["container"])
         except BaseException:
-            self._streams -= 1
+            give_back()
             raise
         if request.method == "HEAD":
-            self._streams -= 1
+            give_back()
             return Response(media_type="text/plain")
         stream = self._open(container_id, query)
-        return StreamAnswer(_with_last_words(container_id, stream), stream, self._leave, media_type="text/plain")
-
-    def _leave(self) -> None:
-        self._streams -= 1
+        return StreamAnswer(_with_last_words(container_id, stream), stream, give_back, media_type="text/plain")
 
     async def _find(self, name: str) -> str:
         reply = await self._parts.containers.look.within(LOOKUP_SECONDS)

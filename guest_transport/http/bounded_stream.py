@@ -8,11 +8,16 @@ Rejected: asyncio.timeout around a generator's yield (it would cancel whoever re
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Self
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+from guest_transport.http.connections import peer_of
 
 
 class BoundedStream:
@@ -55,6 +60,37 @@ class BoundedStream:
             self._step.exception()
         if isinstance(self._chunks, AsyncGenerator):
             await self._chunks.aclose()
+
+
+class StreamPlaces:
+    """How many streams are open, in all and by peer: one beyond this machine has half of them at most."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        self._limit = limit
+        self._what = what
+        self._of_peer: Counter[str | None] = Counter()
+
+    @property
+    def taken(self) -> int:
+        """How many streams are open."""
+        return self._of_peer.total()
+
+    def take(self, request: Request) -> Callable[[], None]:
+        """Takes a place; what it returns gives it back. Raises HTTPException 503 when there is none."""
+        peer = peer_of(request.scope.get("client"))
+        if self.taken >= self._limit:
+            raise HTTPException(503, f"busy: {self._limit} {self._what} are open", {"retry-after": "10"})
+        half = max(1, self._limit // 2)
+        if peer is not None and self._of_peer[peer] >= half:
+            raise HTTPException(503, f"busy: {half} {self._what} are open at your address", {"retry-after": "10"})
+        self._of_peer[peer] += 1
+
+        def give_back() -> None:
+            self._of_peer[peer] -= 1
+            if not self._of_peer[peer]:
+                del self._of_peer[peer]
+
+        return give_back
 
 
 class StreamAnswer(StreamingResponse):

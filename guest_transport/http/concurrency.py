@@ -1,22 +1,29 @@
 """What holds for every request together: how many at once, and the headers that each answer carries.
 
 The 65th request is refused at once instead of queued: a scraper retries, and a queue would only make each answer late. Counted are
-requests in progress, never open connections, so that idle or half-open clients take no slot from a scrape. Rejected: uvicorn's
-limit_concurrency, which counts connections.
+requests in progress, never open connections, so that idle or half-open clients take no place from a scrape. When all are taken, the
+answer that has waited longest for its reader is cut for the newcomer; a peer beyond this machine has half of them at most. /healthz and
+/readyz, which are ready at once, are not counted: a server that is busy is not dead. Rejected: uvicorn's limit_concurrency, which counts
+connections.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from email.utils import formatdate
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from guest_transport.http.connections import CONNECTION, BoundedConnection, peer_of
+
 # A guest has a few scrapers and people; 64 at once is a mistake or an attack, and each takes up to a few MB while it is answered.
 REQUESTS_AT_ONCE = 64
 # Answers that are no page may load, run, frame and embed nothing. Pages bring a policy of their own.
 NOTHING_CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
+# Answered whatever is in progress.
+UNCOUNTED = frozenset({"/healthz", "/readyz"})
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -32,6 +39,8 @@ class RequestGate:
     def __init__(self, app: ASGIApp, limit: int = REQUESTS_AT_ONCE) -> None:
         self._app = app
         self._limit = limit
+        self._peers: Counter[str | None] = Counter()
+        self._answered: dict[BoundedConnection, None] = {}
         self.in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,15 +61,41 @@ class RequestGate:
             refusal = PlainTextResponse("bad request: both content-length and transfer-encoding\n", 400, {"connection": "close"})
             await refusal(scope, receive, send_with_headers)
             return
-        if self.in_progress >= self._limit:
+        if scope["path"] in UNCOUNTED:
+            await self._app(scope, receive, send_with_headers)
+            return
+        peer = peer_of(scope.get("client"))
+        if not self._has_place(peer):
             busy = PlainTextResponse(f"busy: {self._limit} requests are being answered\n", 503, {"retry-after": "1"})
             await busy(scope, receive, send_with_headers)
             return
+        connection = scope.get("state", {}).get(CONNECTION)
         self.in_progress += 1
+        self._peers[peer] += 1
+        if connection is not None:
+            self._answered[connection] = None
         try:
             await self._app(scope, receive, send_with_headers)
         finally:
             self.in_progress -= 1
+            self._peers[peer] -= 1
+            if not self._peers[peer]:
+                del self._peers[peer]
+            self._answered.pop(connection, None)
+
+    def _has_place(self, peer: str | None) -> bool:
+        """Whether a request of `peer` may be answered now, if need be in the place of who reads too slowly."""
+        too_many = peer is not None and self._peers[peer] >= max(1, self._limit // 2)
+        if not too_many and self.in_progress < self._limit:
+            return True
+        rivals = (each for each in self._answered if each.paused_at is not None and (not too_many or each.peer == peer))
+        slowest = min(rivals, key=lambda each: each.paused_at or 0.0, default=None)
+        if slowest is None or not slowest.may_be_cut:
+            return False
+        # Its place is free in the loop's next turns; until then one more is answered than may be.
+        del self._answered[slowest]
+        slowest.cut("somebody else waits for an answer")
+        return True
 
 
 def _two_lengths(scope: Scope) -> bool:

@@ -1,24 +1,47 @@
-"""One HTTP client's bounds: how long it may take to send a request, sit idle, or not read its answer; and how many clients there may be.
+"""One HTTP client's bounds: how long it may take to send a request, sit idle, or read its answer; and how many clients there may be.
 
 uvicorn bounds only the pause between requests, so a client that sends half a header, or never reads, would stay for ever (slowloris).
 Here such a client is dropped, and when there are too many, the one that has waited longest without a request goes first: half-open
-connections can never keep a scraper out (field case C3).
+connections can never keep a scraper out. An answer must be read at a least rate; a peer beyond this machine has half of the connections
+at most. On loopback and Unix sockets all users look alike, and share them all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import logging
 import resource
 import socket
 import struct
+from collections import Counter
 from dataclasses import dataclass, field
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from guest_transport.process.repeated_lines import about
+
+log = logging.getLogger(__name__)
+
+# The key of a request's connection in its scope's state.
+CONNECTION = "connection"
 # struct linger: on, 0 seconds (socket(7)).
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+
+
+def peer_of(client: tuple[str, int] | None) -> str | None:
+    """Whose address `client` is; None for what every user of this machine may be, on loopback or a Unix socket."""
+    if client is None:
+        return None
+    try:
+        host = ipaddress.ip_address(client[0].partition("%")[0])
+    except ValueError:
+        return client[0]
+    host = getattr(host, "ipv4_mapped", None) or host
+    # A host has a whole /64 of IPv6 addresses for itself.
+    return None if host.is_loopback else str(host) if host.version == 4 else str(ipaddress.ip_network((host, 64), strict=False))
 
 
 def half_of_descriptors(most: int) -> int:
@@ -35,8 +58,13 @@ class ClientLimits:
     request_seconds: float = 10.0
     # Four scrapes at the usual 15 s, so that a scraper keeps its connection.
     idle_seconds: int = 60
-    # A client that takes no byte for this long is gone, or holds the connection on purpose.
+    # How long an answer that waits for its reader is left alone: a bad link's longest silence.
     stall_seconds: float = 20.0
+    # In each such time what is left must be read, or this much a second: 40 times slower than a mobile link. A fleet's page of 2.6 MB takes
+    # 160 s then; at 6 KB/s it took seven minutes, for as many readers as there are answers at once.
+    least_bytes_per_second: int = 16 * 1024
+    # An answer that has waited this long for its reader may be cut for a newcomer: whoever reads 256 KiB a second never waits so long.
+    paused_seconds: float = 1.0
     # Half of the descriptors that this process may have, 512 at most; gRPC and the collector need the rest.
     connections: int = field(default_factory=lambda: half_of_descriptors(512))
 
@@ -47,12 +75,15 @@ class ClientBook:
 
     limits: ClientLimits
     waiting: dict[BoundedConnection, None] = field(default_factory=dict)
+    of_peer: Counter[str | None] = field(default_factory=Counter)
 
     def admit(self, newcomer: BoundedConnection, open_connections: int) -> bool:
-        """Whether `newcomer` may stay; makes room by dropping who has waited longest."""
-        if open_connections <= self.limits.connections:
+        """Whether `newcomer` may stay; makes room by dropping who has waited longest, of its peer where that has too many."""
+        too_many = newcomer.peer is not None and self.of_peer[newcomer.peer] > self.limits.connections // 2
+        if not too_many and open_connections <= self.limits.connections:
             return True
-        oldest = next((client for client in self.waiting if client is not newcomer), None)
+        others = (client for client in self.waiting if client is not newcomer)
+        oldest = next((client for client in others if not too_many or client.peer == newcomer.peer), None)
         if oldest is None:
             return False
         oldest.drop()
@@ -63,10 +94,14 @@ class BoundedConnection(H11Protocol):
     """uvicorn's connection with the bounds of ClientLimits."""
 
     def __init__(self, config: Config, state: ServerState, book: ClientBook, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(config=config, server_state=state, app_state={}, _loop=loop)
+        # Each request's scope["state"] leads back here.
+        super().__init__(config=config, server_state=state, app_state={CONNECTION: self}, _loop=loop)
         self._book = book
         self._request_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self.peer: str | None = None
+        # Since when the answer waits for its reader, by the loop's clock; None while it does not.
+        self.paused_at: float | None = None
 
     @property
     def busy(self) -> bool:
@@ -77,6 +112,8 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn itself declares it
         """A client came."""
         super().connection_made(transport)
+        self.peer = peer_of(self.client)
+        self._book.of_peer[self.peer] += 1
         self._wait_for_request()
         if not self._book.admit(self, len(self.connections)):
             self.drop()
@@ -100,11 +137,13 @@ class BoundedConnection(H11Protocol):
     def pause_writing(self) -> None:
         """The client reads too slowly for its answer."""
         super().pause_writing()
+        self.paused_at = self.loop.time()
         self._watch_writing()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
+        self.paused_at = None
         self._writing_goes_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -112,7 +151,22 @@ class BoundedConnection(H11Protocol):
         self._request_came()
         self._writing_goes_on()
         self._unset_keepalive_if_required()
+        self.paused_at = None
+        self._book.of_peer[self.peer] -= 1
+        if not self._book.of_peer[self.peer]:
+            del self._book.of_peer[self.peer]
         super().connection_lost(exc)
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether the answer has waited for its reader so long that a newcomer may have its place."""
+        return self.paused_at is not None and self.loop.time() - self.paused_at >= self._book.limits.paused_seconds
+
+    def cut(self, why: str) -> None:
+        """End an answer that is read too slowly."""
+        client = self.client[0] if self.client else "a Unix socket's client"
+        log.warning("%s reads its answer too slowly and is cut: %s", client, why, extra=about(client))
+        self.drop()
 
     def drop(self) -> None:
         """End the connection without another word, nobody reads one. With a reset, or the kernel would keep what is unsent for minutes."""
@@ -143,7 +197,8 @@ class BoundedConnection(H11Protocol):
 
     def _check_writing(self, left_before: int) -> None:
         left = self.transport.get_write_buffer_size()
-        if left and left >= left_before:
-            self.drop()
+        limits = self._book.limits
+        if left and left_before - left < limits.least_bytes_per_second * limits.stall_seconds:
+            self.cut(f"less than {limits.least_bytes_per_second} bytes a second in {limits.stall_seconds} s")
         elif left:
             self._watch_writing()

@@ -89,7 +89,7 @@ async def test_viewers_share_one_look_and_the_looks_end_with_the_last_of_them() 
         async with asyncio.timeout(BOUND_SECONDS):
             while fleet.pages.live._viewers:
                 await asyncio.sleep(0.01)
-        assert fleet.pages.live._streams == 0
+        assert fleet.pages.live._places.taken == 0
 
 
 async def test_a_viewer_who_does_not_read_keeps_no_memory_and_nobody_waiting() -> None:

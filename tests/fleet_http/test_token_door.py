@@ -101,7 +101,7 @@ async def test_a_stream_ends_when_its_token_is_taken_away_and_gives_its_place_ba
             seen.append(event)
         assert "vm-c" not in str(seen)
         async with asyncio.timeout(20):
-            while fleet.pages.live._streams:
+            while fleet.pages.live._places.taken:
                 await asyncio.sleep(0.01)
         await close(writer)
         assert (await get(fleet.address, "/metrics", headers=bearer("scraper"))).status == 401
@@ -136,5 +136,5 @@ async def test_a_dashboard_that_has_nothing_to_say_ends_when_its_token_is_taken_
         fleet.parts.access.replace(rules())
         # By what changed: a pulse, which is the first thing that would be sent, comes after this wait.
         assert await asyncio.wait_for(events.next(), PULSE_SECONDS / 3) == ("end", None)
-        assert fleet.pages.live._streams == 0
+        assert fleet.pages.live._places.taken == 0
         await close(writer)

@@ -12,13 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer
+from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer, StreamPlaces
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.metrics.guest_answers import FleetBoard
 from vmm_proxy.metrics.last_answers import LastKnown
@@ -50,24 +49,25 @@ class LiveFleet:
         self._view = view
         self._stopping = stopping
         self._viewers: set[_Viewer] = set()
-        self._streams = 0
+        self._places = StreamPlaces(STREAMS_AT_ONCE, "dashboards")
         self._beat: asyncio.Task[None] | None = None
         directory.listen(self._entry_changed)
         board.listen(self._looked)
 
     async def answer(self, request: Request) -> Response:
         """The stream of one viewer."""
-        if self._streams >= STREAMS_AT_ONCE:
-            raise HTTPException(503, f"busy: {STREAMS_AT_ONCE} dashboards are open", {"retry-after": "10"})
+        give_back = self._places.take(request)
         if request.method == "HEAD":
+            give_back()
             return Response(media_type="text/event-stream")
-        self._streams += 1
         viewer = _Viewer()
         self._viewers.add(viewer)
         if self._beat is None or self._beat.done():
             self._beat = asyncio.create_task(self._look_again_and_again(), name="live fleet")
         stream = BoundedStream(self._events(viewer), stopping=self._stopping, seconds=STREAM_SECONDS)
-        return StreamAnswer(_until_its_time(stream), stream, lambda: self._leave(viewer), media_type="text/event-stream")
+        return StreamAnswer(
+            _until_its_time(stream), stream, lambda: self._leave(viewer, give_back), media_type="text/event-stream"
+        )
 
     async def close(self) -> None:
         """End the beat."""
@@ -76,8 +76,8 @@ class LiveFleet:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beat
 
-    def _leave(self, viewer: _Viewer) -> None:
-        self._streams -= 1
+    def _leave(self, viewer: _Viewer, give_back: Callable[[], None]) -> None:
+        give_back()
         self._viewers.discard(viewer)
         if not self._viewers:
             self._view.forget_rows()
