@@ -209,3 +209,38 @@ async def test_a_guest_that_never_answered_is_shown_while_it_is_waited_for(chrom
         await chrome.visit(f"http://{fleet.address}/")
         await chrome.until("document.querySelector('[data-guest=vm-silent] .badge.down')")
         assert await chrome.evaluate("!!document.querySelector('[data-guest=vm-a] .badge.up')")
+
+
+# The longest, widest and strangest that a guest may send where a card's name stands, and of an error.
+STRANGE = {
+    "one word": "W" * 300,
+    "wide letters": "\u7af6" * 300,
+    "marks on one letter": "e" + "\u0301\u0336\u20dd" * 100,
+    "from right to left": "\u202e\u05d0" * 150,
+    "many words": "word " * 60,
+}
+
+
+@pytest.mark.parametrize("text", STRANGE.values(), ids=STRANGE.keys())
+async def test_no_text_of_a_guest_moves_another_guests_figures(chrome: Browser, text: str) -> None:
+    figures = "document.querySelector('[data-guest=vm-good] td:last-child').getBoundingClientRect().right"
+    height = "document.querySelector('[data-guest=vm-evil]').getBoundingClientRect().height"
+    async with running_fleet() as fleet:
+        evil = await fleet.add("vm-evil", Answers(gpus=h200s(1)))
+        await fleet.add("vm-good", Answers(gpus=h200s(1)))
+        await chrome.look(width=1440)
+        await chrome.visit(f"http://{fleet.address}/")
+        right = await chrome.evaluate(figures)
+        assert right <= 1440
+        card = evil.gpus.gpus[0]
+        card.pci_bus_id, card.uuid = text, text
+        card.errors.extend([(text * 20)[:5000], *[text] * 6])
+        card.temperature_c = 77
+        await chrome.until("document.body.innerText.includes('77 °C')")
+        assert await chrome.evaluate(figures) <= max(right, 1440)
+        assert await chrome.evaluate(
+            "document.querySelector('.panel.flush').scrollWidth <= document.querySelector('.panel.flush').clientWidth"
+        )
+        assert await chrome.evaluate(height) < 600
+        title = await chrome.evaluate("document.querySelector('[data-guest=vm-evil] .uuid').title")
+        assert title == "".join(c if c.isprintable() else "\\u202e" for c in text)

@@ -63,6 +63,20 @@ def read(messages: Sequence[guest_api_pb2.GpuDevice]) -> list[Card]:
     return list(map(Card, messages, card_values.read_all(messages)))
 
 
+# NVIDIA's own have 40 and 16 cells. A guest may send thousands, and every other guest's figures would leave the window; JSON and CSV have
+# them whole.
+UUID_CELLS = 48
+PCI_ADDRESS_CELLS = 24
+
+
+def cut(text: str, cells: int) -> Text:
+    """`text` of a server in at most `cells`, wide letters and letters without a width counted as a terminal shows them."""
+    # Letters without a width (combining marks) have no end in cells.
+    shown = safe(text if len(text) <= cells else text[:cells] + "…")
+    shown.truncate(cells, overflow="ellipsis")
+    return shown
+
+
 def safe(text: str, style: str = "") -> Text:
     """`text` of a server for a terminal: control characters and direction marks as escapes, no markup read from it."""
     return Text(escape(text), style)
@@ -70,9 +84,9 @@ def safe(text: str, style: str = "") -> Text:
 
 def uuid(card: Card) -> Text:
     """As the driver gave it; a dash when it did not."""
-    return safe(card.message.uuid or UNKNOWN)
+    return cut(card.message.uuid or UNKNOWN, UUID_CELLS)
 
 
 def pci_address(card: Card) -> Text:
     """The same."""
-    return safe(card.message.pci_bus_id or UNKNOWN)
+    return cut(card.message.pci_bus_id or UNKNOWN, PCI_ADDRESS_CELLS)

@@ -1,7 +1,7 @@
 """The GPUs of guests: a line per guest (none, unknown, or how many cards, CC state and age), then the cards, then what could not be read.
 
 A card is one line where the terminal is wide enough, else two (its names stand below its values), else a short paragraph: at every width
-nothing is left out, and no number is broken in two.
+nothing is left out but the end of a name longer than any of NVIDIA's, and no number is broken in two.
 """
 
 from __future__ import annotations
