@@ -32,7 +32,7 @@ from guest_contract.health_rules import (
     xids_in_words,
 )
 
-__all__ = ["Level", "Reason", "Verdict", "beside_cards", "judge_card", "judge_cards", "judge_guest"]
+__all__ = ["Level", "Reason", "Verdict", "beside_cards", "in_words", "judge_card", "judge_cards", "judge_guest"]
 
 Card = guest_api_pb2.GpuDevice
 Response = guest_api_pb2.GpuInfoResponse
@@ -70,6 +70,11 @@ def judge_guest(response: Response, cards_given: int | None = None) -> Verdict:
     ]
     reasons.extend(beside_cards(response, cards_given))
     return _verdict(reasons)
+
+
+def in_words(verdict: Verdict) -> tuple[str, ...]:
+    """For each reason why, and what to do, in a sentence each; of a card they hold no text of its guest."""
+    return tuple(f"{reason.words}. {reason.action}" for reason in verdict.reasons)
 
 
 def beside_cards(response: Response, cards_given: int | None = None) -> Iterator[Reason]:

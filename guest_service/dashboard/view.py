@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
-from guest_contract import card_values, system_values, words
+from guest_contract import card_values, health, system_values, words
 from guest_contract.card_fields import BAR, BASE, GUEST_PAGE, ROWS, TEXT, WITHIN, page_title
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
 from guest_transport.http import formats
@@ -30,7 +30,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class CardView:
-    """One GPU."""
+    """One GPU. `health` is the verdict's word, `why` its reasons with what to do."""
 
     index: int
     uuid: str
@@ -38,6 +38,8 @@ class CardView:
     bars: tuple[Bar, ...]
     texts: tuple[tuple[str, str], ...]
     errors: tuple[str, ...]
+    health: str
+    why: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
         cc_enabled=words.yes_no(reply.cc_enabled if reply.HasField("cc_enabled") else None),
         cc_ready=words.yes_no(reply.cc_ready if reply.HasField("cc_ready") else None),
         devtools=reply.cc_devtools,
-        cards=tuple(card_view(device) for device in reply.gpus),
+        cards=tuple(map(card_view, reply.gpus, health.judge_cards(reply))),
         missing=words.cards_missing(seen, pci_devices) if shown else "",
     )
 
@@ -96,7 +98,11 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
 _ON_PAGE = tuple(row for row in ROWS if row.shown != WITHIN and GUEST_PAGE not in row.not_on)
 
 
-def card_view(device: GpuDevice) -> CardView:
+# A card that nobody judged.
+_NOT_JUDGED = health.Verdict(health.Level.UNKNOWN)
+
+
+def card_view(device: GpuDevice, verdict: health.Verdict = _NOT_JUDGED) -> CardView:
     """One card: base values always, others where they are known."""
     card = card_values.read(device)
     rows = [row for row in _ON_PAGE if row.group == BASE or card.values[row.name] is not None]
@@ -107,6 +113,8 @@ def card_view(device: GpuDevice) -> CardView:
         bars=tuple(Bar(page_title(row), card.say(row), card.fill(row)) for row in rows if row.shown == BAR),
         texts=tuple((row.title, formats.text(card.say(row))) for row in rows if row.shown == TEXT),
         errors=tuple(formats.text(error) for error in (*device.errors, *card.refused)),
+        health=verdict.level.word,
+        why=health.in_words(verdict),
     )
 
 

@@ -13,6 +13,7 @@ from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract import words
 from guest_contract.card_fields import ROWS, Field, page_title
 from guest_transport.addresses import UnixAddress
+from tests.guest_contract import test_health as health_examples
 from tests.http.guests import h200s
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.errors import CallError
@@ -258,3 +259,12 @@ def test_a_sum_of_nothing_is_a_dash_and_hides_no_other() -> None:
     chips = {name: words for name, words, _ in summary([answered(reply)], 1, NOW).chips}
     assert (chips["Utilization"], chips["Memory"], chips["Power"]) == ("–", "–", "70.1 W")  # noqa: RUF001 - the page's dash
     assert "Power" not in {name: words for name, words, _ in summary([answered(GpuInfoResponse())], 1, NOW).chips}
+
+
+def test_a_card_s_verdict_stands_in_its_row_with_why_and_what_to_do() -> None:
+    lost, fine = health_examples.healthy(0), health_examples.healthy(1)
+    health_examples.TROUBLE["xid_reboot"](lost)
+    rows = guest_rows(ENTRY, answered(health_examples.answer(lost, fine)), History(lambda: NOW), NOW)
+    assert [card.health for card in rows.cards] == ["failed", "ok"]
+    assert rows.cards[0].why[0].startswith("XID 79: needs a new start. Stop and start the VM.")
+    assert rows.cards[1].why == ()

@@ -15,6 +15,7 @@ from guest_contract.card_fields import GUEST_PAGE, ROWS, WITHIN, Field, page_tit
 from guest_service.dashboard.render import Dashboard, Pages
 from guest_service.dashboard.view import CardView, card_view, container_views, gpu_view, system_view
 from guest_transport.http import formats
+from tests.guest_contract import test_health as health_examples
 from tests.http.guests import Bus, Engine, Gpus, Guest, Shown, containers, h200s, served
 from tests.http.web import get
 
@@ -145,6 +146,18 @@ def test_devtools_is_shown_where_it_is_on_and_only_there() -> None:
 def test_a_card_that_the_driver_does_not_show_is_missed(seen: int, on_bus: int | None, error: str, missing: str) -> None:
     reply = GpuInfoResponse(error=error) if error else h200s(seen)
     assert gpu_view(reply, ready=True, pci_devices=on_bus).missing == missing
+
+
+async def test_a_sick_card_has_a_badge_with_its_word_why_and_what_to_do() -> None:
+    lost, fine = health_examples.healthy(0), health_examples.healthy(1)
+    health_examples.TROUBLE["xid_reboot"](lost)
+    gpus = Gpus(reply=health_examples.answer(lost, fine), inventory=Bus(2))
+    async with served(Guest(gpus=gpus)) as address:
+        page = (await get(address, "/")).text
+    why = "XID 79: needs a new start. Stop and start the VM."
+    assert f'<span class="health failed" title="{why}' in page
+    assert f"<li>{why}" in page
+    assert '<span class="health ok" title="">ok</span>' in page
 
 
 def test_running_containers_stand_before_the_others() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
-from guest_contract import card_values, words
+from guest_contract import card_values, health, words
 from guest_contract.card_fields import ROWS, SUM, Field, page_title
 from guest_contract.card_values import CardValues
 from guest_contract.words import UNKNOWN
@@ -51,13 +51,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CardRow:
-    """One GPU; a cell for each of COLUMNS."""
+    """One GPU; a cell for each of COLUMNS. `health` is the verdict's word, `why` its reasons with what to do."""
 
     index: int
     uuid: str
     pci: str
     cells: tuple[Cell, ...]
     errors: tuple[str, ...]
+    health: str
+    why: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,11 @@ def guest_rows(entry: GuestEntry, known: LastKnown | None, history: History, now
     gpus = known.gpus.shown(now) if known else None
     devices = gpus.gpus[:CARDS_LIMIT] if gpus else ()
     judged = card_values.read_all(devices)
-    cards = tuple(_card_row(device, card, history.of(entry.id, device)) for device, card in zip(devices, judged, strict=True))
+    verdicts = health.judge_cards(gpus)[:CARDS_LIMIT] if gpus else ()
+    cards = tuple(
+        _card_row(device, card, verdict, history.of(entry.id, device))
+        for device, card, verdict in zip(devices, judged, verdicts, strict=True)
+    )
     state = _state(known)
     note = "" if cards else _note(known, gpus)
     age_label, age = _age(known, gpus, now)
@@ -159,7 +165,7 @@ def _cc(gpus: GpuInfoResponse | None) -> str:
     return f"{said}, DevTools on" if gpus.cc_devtools else said
 
 
-def _card_row(device: GpuDevice, card: CardValues, past: Sequence[int | None]) -> CardRow:
+def _card_row(device: GpuDevice, card: CardValues, verdict: health.Verdict, past: Sequence[int | None]) -> CardRow:
     return CardRow(
         index=device.index,
         uuid=formats.text(device.uuid) or UNKNOWN,
@@ -169,6 +175,8 @@ def _card_row(device: GpuDevice, card: CardValues, past: Sequence[int | None]) -
             for row in COLUMNS
         ),
         errors=_errors((*device.errors[: ERRORS_SHOWN + 1], *card.refused), len(device.errors) + len(card.refused)),
+        health=verdict.level.word,
+        why=health.in_words(verdict),
     )
 
 
