@@ -52,8 +52,9 @@ BAR, TEXT, WITHIN = "bar", "text", "within"
 SUM, MEAN = "sum", "mean"
 GAUGE, COUNTER, INFO = "gauge", "counter", "info"
 METRICS, GUEST_PAGE, GUESTCTL, CSV, SIMULATOR = "metrics", "guest page", "guestctl", "csv", "simulator"
-# Asked in every sample, whatever groups are configured.
+# Asked in every sample, whatever groups are configured; the others only where gpu.groups names them.
 BASE = "base"
+HEALTH = "health"
 
 METRIC_PREFIX = "dstack_gpu_"
 PERCENT_LIMIT = 100
@@ -61,6 +62,10 @@ PERCENT_LIMIT = 100
 MEMORY_LIMIT_BYTES = 1 << 56
 # A GPU shuts itself off near 110 degrees; the margin is for future parts, the 32-bit sentinels are far above.
 TEMPERATURE_LIMIT_C = 200
+# What counts events, in 64 bits and in 32: never reached, and below NVML's sentinels (0xFFFF…, 0x7FFF…).
+COUNT_LIMIT, COUNT_LIMIT_32 = 1 << 56, 1 << 30
+# 36 years.
+NANOSECONDS_LIMIT = 1 << 60
 # From the design: no board takes 5 kW, and none takes ten times the limit that it enforces.
 POWER_LIMIT_MW = 5_000_000
 POWER_LIMIT_FACTOR = 10
@@ -117,6 +122,66 @@ class AtMost:
         self.parts, self.whole, self.over, self.times = parts, whole, over, times
 
 
+# Words for NVML's numbers, which are values of labels on the metrics page too: nvmlClocksEventReasons, nvmlGpuFabricState_t and
+# nvmlDeviceGpuRecoveryAction_t of nvml.h in snake_case.
+EVENT_REASONS = {
+    0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown", 0x100: "display_clock_setting",
+}  # fmt: skip
+FABRIC_STATES = {1: "not_started", 2: "in_progress", 3: "completed"}
+RECOVERY_ACTIONS = {0: "none", 1: "gpu_reset", 2: "node_reboot", 3: "drain_p2p", 4: "drain_and_reset"}
+
+# A group's values stand on the guest's page, in CSV and on /metrics; guestctl's table stays narrow.
+_NARROW = (GUESTCTL,)
+# The same for what a Hopper card does not have, and with it no rack of one.
+_NOT_ON_HOPPER = (GUESTCTL, SIMULATOR)
+
+
+def _health(
+    name: str, title: str, metric: Metric | None, *, question: str = "", unit: str = COUNT, most: int = 0,
+    names: Mapping[int, str] | None = None, bits: Mapping[int, str] | None = None, not_on: Sequence[str] = _NARROW,
+) -> Field:  # fmt: skip
+    """A row of the group health; most are a question of their own."""
+    return Field(
+        name, question or name, HEALTH, title=title, unit=unit, most=most, names=names, bits=bits, metric=metric, not_on=not_on
+    )
+
+
+def _ecc(kind: str, lifetime: str, title: str) -> Field:
+    text = "Memory errors by kind; volatile since the driver was loaded, aggregate in the card's life."
+    metric = Metric("ecc_errors_total", text, kind=COUNTER, labels=(("kind", kind), ("lifetime", lifetime)))
+    return _health(f"ecc_{kind}_{lifetime}", title, metric, most=COUNT_LIMIT)
+
+
+def _rows_remapped(kind: str) -> Field:
+    metric = Metric("rows_remapped_total", "Memory rows remapped after errors.", kind=COUNTER, labels=(("kind", kind),))
+    return _health(f"rows_remapped_{kind}", f"Rows remapped, {kind}", metric, question="rows_remapped", most=COUNT_LIMIT_32)
+
+
+def _retired_pages(kind: str) -> Field:
+    metric = Metric("retired_pages", "Memory pages retired after errors, before Ampere.", labels=(("kind", kind),))
+    words = kind.replace("_", " ")
+    return _health(f"retired_pages_{kind}", f"Pages retired, {words}", metric, most=COUNT_LIMIT_32, not_on=_NOT_ON_HOPPER)
+
+
+def _violation(reason: str, title: str) -> Field:
+    metric = Metric(
+        "violation_seconds_total",
+        "Time in which the clocks were held down.",
+        kind=COUNTER,
+        labels=(("reason", reason),),
+        per=10**9,
+    )
+    return _health(
+        f"{reason}_violation_ns", title, metric, question=f"{reason}_violation", unit=NANOSECONDS, most=NANOSECONDS_LIMIT
+    )
+
+
+def _nvlinks(state: str, title: str) -> Field:
+    metric = Metric("nvlinks", "NVLinks by state.", labels=(("state", state),))
+    return _health(f"nvlinks_{state}", title, metric, question="nvlinks", most=1024)
+
+
 ROWS: tuple[Field, ...] = (
     Field(
         "utilization_gpu", "utilization", BASE, title="Utilization", column="GPU %", said="GPU", unit=PERCENT, most=PERCENT_LIMIT,
@@ -153,6 +218,56 @@ ROWS: tuple[Field, ...] = (
         on_fleet_page=True, left_out=9, sort="power", sums=SUM,
         metric=Metric("power_usage_milliwatts", "Power drawn by the card."),
     ),
+    _health("ecc_enabled", "ECC", Metric("ecc_enabled", "1 when ECC is on."), question="ecc_mode", unit=FLAG),
+    _ecc("corrected", "volatile", "ECC errors corrected, since start"),
+    _ecc("uncorrected", "volatile", "ECC errors uncorrected, since start"),
+    _ecc("corrected", "aggregate", "ECC errors corrected, in all"),
+    _ecc("uncorrected", "aggregate", "ECC errors uncorrected, in all"),
+    _rows_remapped("correctable"),
+    _rows_remapped("uncorrectable"),
+    _health(
+        "row_remap_pending", "Row remap pending", Metric("row_remap_pending", "1 when a memory row waits to be remapped."),
+        question="rows_remapped", unit=FLAG,
+    ),
+    _health(
+        "row_remap_failed", "Row remap failed", Metric("row_remap_failed", "1 when a memory row could not be remapped."),
+        question="rows_remapped", unit=FLAG,
+    ),
+    _retired_pages("single_bit"),
+    _retired_pages("double_bit"),
+    _health(
+        "retired_pages_pending", "Page retirement pending",
+        Metric("retired_pages_pending", "1 when a memory page waits to be retired, before Ampere."), unit=FLAG, not_on=_NOT_ON_HOPPER,
+    ),
+    _health(
+        "clocks_event_reasons", "Clocks held by", Metric("clocks_event_active", "1 for what sets the clocks now.", each="reason"),
+        bits=EVENT_REASONS, most=1 << 32,
+    ),
+    _violation("power", "Held by power"),
+    _violation("thermal", "Held by heat"),
+    _health("pcie_generation", "PCIe generation", Metric("pcie_generation", "PCIe generation now; it falls when idle."), most=64),
+    _health("pcie_width", "PCIe lanes", Metric("pcie_width", "PCIe lanes now."), most=64),
+    _health(
+        "pcie_replays", "PCIe replays", Metric("pcie_replays_total", "PCIe replays since the driver was loaded.", kind=COUNTER),
+        most=COUNT_LIMIT_32,
+    ),
+    _nvlinks("active", "NVLinks up"),
+    _nvlinks("inactive", "NVLinks down"),
+    _health(
+        "nvlink_errors", "NVLink errors",
+        Metric("nvlink_errors_total", "NVLink errors of all links: replay, recovery and CRC.", kind=COUNTER), most=COUNT_LIMIT,
+    ),
+    _health(
+        "fabric_state", "NVLink fabric", Metric("fabric_state", "1 for the state of joining the NVLink fabric.", each="state"),
+        question="fabric", names=FABRIC_STATES, most=64,
+    ),
+    # Shown in words by the verdict.
+    _health("fabric_status", "NVLink fabric status", None, question="fabric", most=999, not_on=(GUESTCTL, METRICS)),
+    _health(
+        "recovery_action", "Recovery action", Metric("recovery_action", "1 for what the driver asks for.", each="action"),
+        names=RECOVERY_ACTIONS, most=64,
+    ),
+    _health("persistence_mode", "Persistence mode", Metric("persistence_mode", "1 when persistence mode is on."), unit=FLAG),
 )  # fmt: skip
 
 CHECKS: tuple[AtMost, ...] = (
@@ -170,6 +285,13 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
     question: tuple(row.name for row in ROWS if row.question == question)
     for question in dict.fromkeys(row.question for row in ROWS)
 }
+# Group -> its questions, in the rows' order; BASE is the first.
+QUESTIONS_OF: Mapping[str, tuple[str, ...]] = {
+    group: tuple(dict.fromkeys(row.question for row in ROWS if row.group == group))
+    for group in dict.fromkeys(row.group for row in ROWS)
+}
+# What gpu.groups may name.
+GROUPS = tuple(group for group in QUESTIONS_OF if group != BASE)
 
 
 def page_title(row: Field) -> str:

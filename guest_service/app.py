@@ -167,6 +167,7 @@ def _telemetry(config: GuestConfig) -> GpuTelemetry:
         sample_timeout_seconds=gpu.sample_timeout_seconds,
         first_sample_timeout_seconds=gpu.first_sample_timeout_seconds,
         refresh=gpu.refresh,
+        groups=gpu.groups,
         kernel_log=kernel_log_path(config),
     )
 

@@ -93,7 +93,9 @@ def doors() -> None:
     "--http", metavar="ADDR|off", help="Serve pages and /metrics there: HOST:PORT or unix:/path (default 127.0.0.1:8090)."
 )
 @click.option(
-    "--simulate", metavar="RACK", help="Show the GPUs of a rack instead of real ones: h200, h200x8, none, no-driver or a file."
+    "--simulate",
+    metavar="RACK",
+    help="Show the GPUs of a rack instead of real ones: h200, h200x8, none, no-driver, sick-h200x8 or a file.",
 )
 @click.option("--sysfs", type=_PATH, metavar="DIR", help="Root of sysfs (default /sys).")
 @click.option("--procfs", type=_PATH, metavar="DIR", help="Root of procfs (default /proc).")
@@ -152,16 +154,19 @@ def check_config(config: Path) -> int:
 
 # The collector reads these by itself, before this module is imported; they stand here for completion and for the list of commands.
 @doors.command("gpu-info", short_help="Take one GPU sample and print it as a line of JSON.")
-@click.option("--simulate", metavar="RACK", help="Sample a simulated rack: h200, h200x8, none, no-driver or a file.")
+@click.option("--simulate", metavar="RACK", help="Sample a simulated rack: h200, h200x8, none, no-driver, sick-h200x8 or a file.")
 @click.option("--nvml-library", metavar="FILE", help="Load NVML from exactly this file instead of libnvidia-ml.so.1.")
-def gpu_info(simulate: str | None, nvml_library: str | None) -> int:
+@click.option(
+    "--groups", metavar="LIST", help="Ask for these groups of values beside the base values, with commas between: health."
+)
+def gpu_info(simulate: str | None, nvml_library: str | None, groups: str | None) -> int:
     """Take one GPU sample and print it as a line of JSON: the contract's GpuInfoResponse.
 
     Exit status: 0 with a result ("no driver" is one), 1 stdout cannot be written, 2 misuse, or a rack that is refused.
     """
     from guest_service.collector import gpu_info as collector  # noqa: PLC0415 -- normally answered before this module
 
-    given = {"--simulate": simulate, "--nvml-library": nvml_library}
+    given = {"--simulate": simulate, "--nvml-library": nvml_library, "--groups": groups}
     return collector.main([word for name, value in given.items() if value is not None for word in (name, value)])
 
 

@@ -25,6 +25,8 @@ AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
 # What `gpu.simulate` leaves unread: the machine's log says nothing about a rack.
 KERNEL_LOG = "/dev/kmsg"
 # IFNAMSIZ less its terminating zero (linux/if.h).
+# The groups of guest_contract.card_fields.
+Group = Literal["health"]
 InterfacePrefix = Annotated[str, msgspec.Meta(min_length=1, max_length=15)]
 
 
@@ -74,9 +76,13 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     first_sample_timeout_seconds: Seconds = 180.0
     # "ahead" serves a steady scraper fresh samples at no more cost; "lazy" samples only when asked.
     refresh: Literal["ahead", "lazy"] = "ahead"
+    # Which groups of values are asked of each card beside the base values; [] asks for none. In a confidential VM each of them leaves the
+    # protected domain.
+    groups: tuple[Group, ...] = ("health",)
     # Load NVML from exactly this file. Unset: the loader finds libnvidia-ml.so.1.
     nvml_library: AbsolutePath | None = None
-    # Show the cards of a rack (docs/simulator.md) in place of the machine's: its name, h200, h200x8, none or no-driver, or its file.
+    # Show the cards of a rack (docs/simulator.md) in place of the machine's: its name, h200, h200x8, none, no-driver or
+    # sick-h200x8, or its file.
     simulate: Annotated[str, msgspec.Meta(min_length=1)] | None = None
 
 

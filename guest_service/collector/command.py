@@ -7,6 +7,7 @@ sample), so everything that it needs is named here: this package's folder by sta
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from guest_service.collector.binding import binding_file
@@ -15,13 +16,17 @@ from guest_service.simulator.rack import BUILT_IN_RACKS
 START = Path(__file__).with_name("start.py")
 
 
-def collector_command(*, nvml_library: Path | None = None, simulate: str | None = None, parent: int = 0) -> list[str]:
+def collector_command(
+    *, nvml_library: Path | None = None, simulate: str | None = None, groups: Sequence[str] = (), parent: int = 0
+) -> list[str]:
     """The argument list that takes one sample as fast as possible; the same behaviour as `guest-service gpu-info`.
 
     A simulated rack wins over a library: it is the more particular wish. Paths become absolute, so that the working directory is free.
-    `parent` is the pid of the only process that a sample is of use to, 0 for whoever starts it.
+    `groups` are asked beside the base values. `parent` is the pid of the only process that a sample is of use to, 0 for whoever starts it.
     """
     command = [sys.executable, "-I", "-S", str(START), binding_file(sys.path), str(parent)]
+    if groups:
+        command += ["--groups", ",".join(groups)]
     if simulate is not None:
         return [*command, "--simulate", simulate if simulate in BUILT_IN_RACKS else str(Path(simulate).absolute())]
     if nvml_library is not None:

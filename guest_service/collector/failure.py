@@ -13,11 +13,17 @@ ERROR_LIMIT_CHARACTERS = 1000
 UNWRITTEN = 0xFFFFFFFF
 # Not a code of NVML: a call returned success and left what it should have written as it was.
 NOTHING_WRITTEN = -1
+INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
+NOT_FOUND = 6
+INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
 FUNCTION_NOT_FOUND = 13
+ARGUMENT_VERSION_MISMATCH = 25
 DEPRECATED = 26
+# What a group's question answers where a card or a driver does not have the value: normal, and no news.
+NOT_APPLICABLE = (NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED)
 
 WORDS = {
     NOTHING_WRITTEN: "Success, but nothing was written",

@@ -36,7 +36,7 @@ def main(argv: list[str], binding: str | None = None) -> int:
     _die_on_interrupt()
     if arguments.help:
         return output.write(USAGE.rstrip("\n"))
-    sink = Whole() if arguments.parts_to is None else Parts(arguments.parts_to)
+    sink = Whole(arguments.groups) if arguments.parts_to is None else Parts(arguments.parts_to)
     if arguments.simulate is not None:
         return _sample_rack(arguments, sink, output)
     return _sample_cards(arguments, sink, output, binding)
@@ -73,7 +73,7 @@ def _sample_cards(arguments: Arguments, sink: "Whole | Parts", output: Output, b
     except SampleFailure as failure:
         sink.add({"error": str(failure)})
     else:
-        take_sample(nvml, sink, complain, arguments.ask_last)
+        take_sample(nvml, sink, complain, arguments.ask_last, arguments.groups)
     status = _finish(sink, output)
     _end(library)
     return status
@@ -102,7 +102,7 @@ def _sample_rack(arguments: Arguments, sink: "Whole | Parts", output: Output) ->
     except RackError as error:
         complain(str(error))
         return WRONG_USE
-    take_sample(SimulatedDriver(rack, calls=sink.calls), sink, complain, arguments.ask_last)
+    take_sample(SimulatedDriver(rack, calls=sink.calls), sink, complain, arguments.ask_last, arguments.groups)
     return _finish(sink, output)
 
 

@@ -1,89 +1,25 @@
-"""NVML's answers as Python values.
-
-The binding gives structures and constants; the calls are made here with buffers that are filled with 0xFF first, because a driver may
-return success and write nothing, and the binding's zeroed buffers would turn that into a measured zero. Its text decoding is strict
-(a broken byte would lose the card), its nvmlSystemGetConfComputeSettings returns a raw code: both are avoided the same way.
+"""NVML's answers as Python values: what holds for all cards, and the base values of each.
 
 An older call is used where the newer one fails, never where the newer one answered nonsense: that is for
-guest_contract.card_fields to refuse.
+guest_contract.card_fields to refuse. How a call is made stands in nvml_calls.py, what the groups ask in nvml_groups.py.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-from guest_service.collector.failure import (
-    DEPRECATED,
-    FUNCTION_NOT_FOUND,
-    NOTHING_WRITTEN,
-    UNWRITTEN,
-    NvmlFailure,
-    bounded,
-    flag,
-)
-from guest_service.collector.loaded_library import Library
+from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure, bounded, flag
+from guest_service.collector.nvml_calls import UNWRITTEN_64, UNWRITTEN_BYTE, Handle, text_of
+from guest_service.collector.nvml_groups import GroupQuestions
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-UNWRITTEN_64 = 0xFFFFFFFFFFFFFFFF
-UNWRITTEN_BYTE = 0xFF
 TEMPERATURE_GPU = 0
+POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
 VERSION_BUFFER_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE and the one of NVML's version
 UUID_BUFFER_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
-# nvmlValueType_t, and the member of nvmlValue_t that it names (nvml.h).
-VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
-Handle = ctypes.c_void_p
-
-
-def _text(buffer: bytes) -> str:
-    return buffer.split(b"\0", 1)[0].decode("utf-8", "replace")
-
-
-class Nvml:
-    """NVML of one loaded library; every query raises NvmlFailure with the code. `calls` is told of each function before its call."""
-
-    def __init__(
-        self, library: Library, binding: Any, calls: Callable[[str], object] = lambda _: None
-    ) -> None:  # Any: the module pynvml, see binding.py
-        self._library = library
-        self._binding = binding
-        self._about_to = calls
-        self._calls: Any = None  # Any: a ctypes library resolves its functions by attribute
-
-    def start(self) -> None:
-        """Go on when NVML has started; raises SampleFailure."""
-        self._library.ready()
-        self._calls = ctypes.CDLL(self._library.name, handle=self._library.handle)
-
-    def _call(self, function: str, *arguments: object) -> None:
-        try:
-            call = getattr(self._calls, function)
-        except AttributeError:
-            raise NvmlFailure(FUNCTION_NOT_FOUND) from None
-        self._about_to(function)
-        if (code := call(*arguments)) != 0:
-            raise NvmlFailure(code, self._library.words(code))
-
-    def _blank(self, structure: str, version: str = "") -> Any:  # Any: a structure of the binding
-        """A structure whose every byte is 0xFF but for its version; one that this binding lacks is a missing function."""
-        kind = getattr(self._binding, structure, None)
-        if kind is None or (version and not hasattr(self._binding, version)):
-            raise NvmlFailure(FUNCTION_NOT_FOUND)
-        blank = kind()
-        ctypes.memset(ctypes.byref(blank), 0xFF, ctypes.sizeof(blank))
-        if version:
-            blank.version = getattr(self._binding, version)
-        return blank
-
-    def _number(self, function: str, *arguments: object) -> int:
-        value = ctypes.c_uint(UNWRITTEN)
-        self._call(function, *arguments, ctypes.byref(value))
-        return value.value
+class Nvml(GroupQuestions):
+    """NVML of one loaded library: the driver that a sample asks."""
 
     def device_count(self) -> int:
         """Number of cards that this process may see (nvmlDeviceGetCount_v2)."""
@@ -101,7 +37,7 @@ class Nvml:
         """UUID, decoded with replacement; empty when the driver wrote nothing."""
         buffer = ctypes.create_string_buffer(UUID_BUFFER_BYTES)
         self._call("nvmlDeviceGetUUID", device, buffer, ctypes.c_uint(UUID_BUFFER_BYTES))
-        return _text(buffer.raw)
+        return text_of(buffer.raw)
 
     def pci_bus_id(self, device: Handle) -> str:
         """PCI address with its whole domain."""
@@ -112,25 +48,13 @@ class Nvml:
             return self._older_pci_bus_id(device, newer)
         field = type(info).busId
         written = ctypes.string_at(ctypes.addressof(info) + field.offset, field.size)
-        return "" if written[0] == UNWRITTEN_BYTE else _text(written)
+        return "" if written[0] == UNWRITTEN_BYTE else text_of(written)
 
     def _older_pci_bus_id(self, device: Handle, newer: NvmlFailure) -> str:
         """From the older structure's numbers: its text has four digits of the domain only."""
         info = self._blank("nvmlPciInfo_v2_t")
         self._call_older("nvmlDeviceGetPciInfo_v2", newer, device, ctypes.byref(info))
         return "" if info.bus == UNWRITTEN else f"{info.domain:08X}:{info.bus:02X}:{info.device:02X}.0"
-
-    def _call_older(self, function: str, newer: NvmlFailure, *arguments: object) -> None:
-        """Call an older function after the newer one failed; when it is not there either, the newer one's failure stands."""
-        try:
-            self._call(function, *arguments)
-        except NvmlFailure as older:
-            raise (newer if older.code == FUNCTION_NOT_FOUND else older) from None
-
-    def ask(self, question: str, device: Handle) -> tuple[int | str, ...]:
-        """A question of the table of card fields: the method of that name, which returns the question's fields in their order."""
-        answer = getattr(self, question)(device)
-        return answer if isinstance(answer, tuple) else (answer,)
 
     def utilization(self, device: Handle) -> tuple[int, int]:
         """Shares of GPU and memory, percent (nvmlDeviceGetUtilizationRates)."""
@@ -171,22 +95,7 @@ class Nvml:
                 raise usage from None
 
     def _instant_power(self, device: Handle) -> int:
-        field = self._blank("c_nvmlFieldValue_t")
-        field.fieldId, field.scopeId = getattr(self._binding, "NVML_FI_DEV_POWER_INSTANT", 186), 0
-        self._call("nvmlDeviceGetFieldValues", device, ctypes.c_int(1), ctypes.byref(field))
-        return self._field_number(field)
-
-    def _field_number(self, field: Any) -> int:  # Any: a structure of the binding
-        """The whole number in a field, by the type that it says to have; what is no number of a value is not written."""
-        if field.nvmlReturn != 0:
-            raise NvmlFailure(field.nvmlReturn, self._library.words(field.nvmlReturn))
-        member = VALUE_MEMBERS.get(field.valueType)
-        value = None if member is None else getattr(field.value, member)
-        # Infinity and "not a number" are not 0 less themselves.
-        if value is None or value - value != 0:
-            raise NvmlFailure(NOTHING_WRITTEN)
-        number: int = round(value)
-        return number
+        return self._field_number(self._field_values(device, [(POWER_INSTANT, 0)])[0])
 
     def power_limit(self, device: Handle) -> int:
         """The enforced limit, milliwatts."""
@@ -210,7 +119,7 @@ class Nvml:
     def _version(self, function: str) -> str:
         buffer = ctypes.create_string_buffer(VERSION_BUFFER_BYTES)
         self._call(function, buffer, ctypes.c_uint(VERSION_BUFFER_BYTES))
-        if not (text := bounded(_text(buffer.raw))):
+        if not (text := bounded(text_of(buffer.raw))):
             raise NvmlFailure(NOTHING_WRITTEN)
         return text
 

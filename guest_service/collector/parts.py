@@ -20,6 +20,7 @@ from guest_service.collector.line import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     Part = dict[str, Any]  # Any: a JSON tree
@@ -64,12 +65,14 @@ class Parts:
 
 
 class Whole:
-    """The same parts put together; `tree` is the contract's GpuInfoResponse, with every key from the beginning."""
+    """The same parts put together; `tree` is the contract's GpuInfoResponse, with every key from the beginning that is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: "Sequence[str]" = ()) -> None:
+        self._groups = groups
         self.tree: Part = {
             "gpus": [], "error": "", "cc_ready": None, "cc_enabled": None, "cc_devtools": None, "sample_age_ms": None,
             "driver_version": None, "cuda_driver_version": None, "nvml_version": None, "cc_environment": None, "cc_multi_gpu_mode": None,
+            "groups": [],
         }  # fmt: skip
 
     def at(self, card: int | None, question: str) -> None:
@@ -81,9 +84,9 @@ class Whole:
     def add(self, part: "Part") -> None:
         """Put one part into its place."""
         if "cards" in part:
-            from guest_contract.card_fields import FIELDS  # noqa: PLC0415 (loaded while NVML started)
+            from guest_contract.card_fields import BASE, ROWS  # noqa: PLC0415 (loaded while NVML started)
 
-            unset = dict.fromkeys(FIELDS)
+            unset = dict.fromkeys(row.name for row in ROWS if row.group == BASE or row.group in self._groups)
             self.tree["gpus"] = [
                 {"index": index, "uuid": "", "pci_bus_id": "", **unset, "errors": []} for index in range(part["cards"])
             ]

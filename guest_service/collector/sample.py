@@ -1,17 +1,19 @@
 """Takes one sample: asks a driver (NVML or a simulated one) for every value of the contract, card by card.
 
-Per value: any failure leaves it None with one entry in the card's errors. Per card: no handle, no further question. Only what makes
-everything unknown (no library, no init, no count) becomes `error`. It reads and composes; which questions there are, which fields answer
-them and which numbers are possible is written in guest_contract.card_fields. Each answer goes out as it comes (parts.py), and what did not
-answer last time is asked last, so that a card that hangs takes nothing from the others.
+Per value: any failure leaves it None with one entry in the card's errors; a group's value that a card or driver does not have is None
+without one, because that is normal. Per card: no handle, no further question. Only what makes everything unknown (no library, no init, no
+count) becomes `error`. Base values are asked first, for all cards, then the groups card by card. It reads and composes; which questions
+there are, which fields answer them and which numbers are possible is written in guest_contract.card_fields. Each answer goes out as it
+comes (parts.py), and what did not answer last time is asked last, so that a card that hangs takes nothing from the others.
 """
 
 from __future__ import annotations
 
-from guest_contract.card_fields import POWER_LIMIT_MW, QUESTIONS, judge
+from guest_contract.card_fields import BASE, FIELDS, POWER_LIMIT_MW, QUESTIONS, QUESTIONS_OF, judge
 from guest_service.collector.failure import (
     ERROR_LIMIT_CHARACTERS,
     FUNCTION_NOT_FOUND,
+    NOT_APPLICABLE,
     NOT_SUPPORTED,
     UNWRITTEN,
     NvmlFailure,
@@ -56,10 +58,13 @@ if TYPE_CHECKING:
 CARDS_LIMIT = 1024
 
 
-def take_sample(driver: Driver, sink: Sink, complain: Callable[[str], object], last: Sequence[str] = ()) -> None:
+def take_sample(
+    driver: Driver, sink: Sink, complain: Callable[[str], object], last: Sequence[str] = (), groups: Sequence[str] = ()
+) -> None:
     """One sample into `sink`; what has no place in it goes to `complain`, a line each.
 
-    `last` are the indices of cards, or MACHINE for what holds for all, that are asked after all else.
+    `groups` are asked beside the base values. `last` are the indices of cards, or MACHINE for what holds for all, that are
+    asked after all else.
     """
     try:
         driver.start()
@@ -70,6 +75,8 @@ def take_sample(driver: Driver, sink: Sink, complain: Callable[[str], object], l
     sink.add({"cards": count})
     if not count:  # without a card the answer is "none", and none is all there is to say
         return
+    if groups:
+        sink.add({"machine": {"groups": list(groups)}})
     if MACHINE not in last:
         _machine(driver, sink, complain)
     cards = [Card(driver, sink, index) for index in range(count)]
@@ -78,13 +85,21 @@ def take_sample(driver: Driver, sink: Sink, complain: Callable[[str], object], l
         card.open()
     sink.add({"opened": True})
     for card in begin:
-        card.ask_all()
+        card.ask(BASE)
+    _ask_groups(begin, groups)
     if MACHINE in last:
         _machine(driver, sink, complain)
-    for index in last:
-        if index != MACHINE and int(index) < count:
-            cards[int(index)].open()
-            cards[int(index)].ask_all()
+    late = [cards[int(index)] for index in last if index != MACHINE and int(index) < count]
+    for card in late:
+        card.open()
+        card.ask(BASE)
+    _ask_groups(late, groups)
+
+
+def _ask_groups(cards: Sequence[Card], groups: Sequence[str]) -> None:
+    for card in cards:
+        for group in groups:
+            card.ask(group)
 
 
 def _count(driver: Driver, sink: Sink) -> int:
@@ -140,7 +155,7 @@ def _system_wide(name: str, ask: Callable[[], T], complain: Callable[[str], obje
 
 
 class Card:
-    """One card while it is asked: open(), then ask_all(). A card that cannot be opened is asked nothing more."""
+    """One card while it is asked: open(), then ask() for each group. A card that cannot be opened is asked nothing more."""
 
     def __init__(self, driver: Driver, sink: Sink, index: int) -> None:
         self.index = index
@@ -156,10 +171,10 @@ class Card:
             self._read_text("uuid", self._driver.uuid)
             self._read_text("pci_bus_id", self._driver.pci_bus_id)
 
-    def ask_all(self) -> None:
-        """Every question of the table, in its order."""
+    def ask(self, group: str) -> None:
+        """The group's questions, in the table's order."""
         if self._device is not None:
-            for question in QUESTIONS:
+            for question in QUESTIONS_OF[group]:
                 self._read(question)
 
     def _read(self, question: str) -> None:
@@ -185,7 +200,7 @@ class Card:
         try:
             return ask(), ""
         except NvmlFailure as failure:
-            return None, str(failure)
+            return None, "" if _is_normal(question, failure) else str(failure)
 
     def _tell(self, question: str, values: Value, reason: str) -> None:
         errors = [bounded(f"{question}: {reason}")] if reason else []
@@ -198,3 +213,8 @@ class Card:
         except NvmlFailure:
             return None
         return limit if 0 < limit <= POWER_LIMIT_MW else None
+
+
+def _is_normal(question: str, failure: NvmlFailure) -> bool:
+    """Whether a group's question failed because the card or the driver does not have the value."""
+    return question in QUESTIONS and FIELDS[QUESTIONS[question][0]].group != BASE and failure.code in NOT_APPLICABLE

@@ -50,7 +50,7 @@ async def examine_sample(guest: Guest) -> Sequence[Finding]:
         return [note("not taken: the kernel module is not loaded (see driver)")]
     gpu = guest.config.gpu
     library = None if gpu.nvml_library is None else Path(gpu.nvml_library)
-    command = collector_command(nvml_library=library, simulate=gpu.simulate, parent=os.getpid())
+    command = collector_command(nvml_library=library, simulate=gpu.simulate, groups=gpu.groups, parent=os.getpid())
     sampler = Sampler(command, timeout_seconds=gpu.sample_timeout_seconds)
     try:
         outcome = await sampler.sample()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from guest_api import guest_api_pb2
-from guest_contract.card_fields import BASE, FIELDS, FLAG, QUESTIONS, ROWS, TEXT_VALUE
+from guest_contract.card_fields import BASE, FLAG, QUESTIONS, QUESTIONS_OF, ROWS, TEXT_VALUE
 from guest_service.collector.parts import MACHINE
 from guest_service.collector.sample import CARDS_LIMIT
 
@@ -35,6 +35,7 @@ class _Machine(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_def
     driver_version: str | None = None
     cuda_driver_version: str | None = None
     nvml_version: str | None = None
+    groups: list[str] | None = None
 
 
 _TYPES = {TEXT_VALUE: str, FLAG: bool}
@@ -114,25 +115,28 @@ class Told:
             raise PartsError(str(error)) from error
 
     def explain(self, why: str) -> None:
-        """Give every base value without an answer an entry: `why` for the call that had none, else that it was not asked."""
+        """Give each base value without an answer an entry, and each group one: `why` for the call, else that it was not asked."""
         asking = self.asking
         for index, values in enumerate(self.cards):
             if any(error.startswith("device:") for error in self.errors[index]):
                 continue
-            for question in _unanswered(values):
+            for question in _unanswered(values, BASE):
                 if asking is not None and (asking.card, asking.question) == (index, question):
                     self.errors[index].append(f"{question}: {why}")
                 else:
                     self.errors[index].append(f"{question}: not asked, because {asking or 'the collector'} did not answer")
+            for group in self.machine.get("groups") or ():
+                if _unanswered(values, group):
+                    self.errors[index].append(f"{group}: not asked, because {asking or 'the collector'} did not answer")
         if asking is not None and asking.card is not None and asking.card < len(self.cards):
             words = f"{asking.question}: {why}"
             if words not in self.errors[asking.card]:
                 self.errors[asking.card].append(words)
 
 
-def _unanswered(values: dict[str, Any]) -> list[str]:
-    """The questions about a card, of those that every sample asks, that have no answer; "device" when it was not even opened."""
-    return [question for question, fields in QUESTIONS.items() if FIELDS[fields[0]].group == BASE and fields[0] not in values]
+def _unanswered(values: dict[str, Any], group: str) -> list[str]:
+    """The group's questions that have no answer about a card."""
+    return [question for question in QUESTIONS_OF.get(group, ()) if QUESTIONS[question][0] not in values]
 
 
 def read_parts(data: bytes, *, cut_short: bool = False) -> Told:

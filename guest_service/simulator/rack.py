@@ -7,6 +7,7 @@
     init_seconds                            how long nvmlInit takes
     fail_init                               the NVML code with which it then fails
     jitter                                  whether values move with time
+    [every_card]                            what holds for each card that does not say otherwise: values and jitter
     [[card]]                                the contract's field names (GpuDevice), and jitter for this card alone
     listed                                  false: on the bus, and the driver does not show it
     [card.fail]                             device, uuid, pci_bus_id or a question of guest_contract.card_fields: an NVML code, or "hang"
@@ -40,7 +41,7 @@ from guest_service.collector.failure import DRIVER_NOT_LOADED
 from guest_service.simulator.table import RackError, Table
 from guest_transport.settings.toml_text import load_toml
 
-BUILT_IN_RACKS = ("h200", "h200x8", "no-driver", "none")
+BUILT_IN_RACKS = ("h200", "h200x8", "no-driver", "none", "sick-h200x8")
 # A rack of CARDS_LIMIT cards takes about 50 kB; more is a wrong file.
 RACK_LIMIT_BYTES = 1024 * 1024
 # NVML's own maximum is 64; more would only slow a demonstration down.
@@ -54,7 +55,7 @@ PCI_ADDRESS = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\
 FAILING_FIELDS = (*IDENTITY_QUESTIONS, *QUESTIONS)
 TOP_KEYS = (
     "driver_version", "cc_enabled", "cc_devtools", "cc_ready", "cuda_driver_version", "nvml_version", "cc_multi_gpu_mode", "init_seconds",
-    "fail_init", "jitter", "card",
+    "fail_init", "jitter", "every_card", "card",
 )  # fmt: skip
 # NVML knows 0 to 2 (none, protected PCIe, encrypted NVLink); a rack may try what comes next.
 MULTI_GPU_MODE_LIMIT = 15
@@ -139,7 +140,7 @@ def parse_rack(data: bytes, name: str) -> Rack:
 
 def _rack(top: Table, name: str) -> Rack:
     jitter = top.boolean("jitter") or False
-    tables = top.tables("card", CARDS_LIMIT)
+    tables = top.tables("card", CARDS_LIMIT, top.table("every_card").only((*FIELDS, "jitter")))
     rack = Rack(
         name=name,
         cards=tuple(_card(table, index, jitter=jitter) for index, table in enumerate(tables)),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 # A message quotes the rack's name and TOML's words; neither is shown at a megabyte's length.
 MESSAGE_LIMIT_CHARACTERS = 600
+LISTED_LIMIT_CHARACTERS = 240
 
 
 class RackError(Exception):
@@ -75,19 +76,33 @@ class Table:
             raise self.refuse(key, f"must be a table, not {_shown(value)}")
         return Table(f"{self.where}{key}.", value)
 
-    def tables(self, key: str, most: int) -> list[Table]:
-        """The tables under `[[key]]`, none when the key is absent."""
+    def only(self, allowed: tuple[str, ...]) -> Mapping[str, object]:
+        """What stands in the table, for others to take; refuses a key that is not allowed."""
+        for key in self._values:
+            if key not in allowed:
+                raise self.unknown(key, allowed)
+        return self._values
+
+    def tables(self, key: str, most: int, others: Mapping[str, object]) -> list[Table]:
+        """The tables under `[[key]]`, none when the key is absent; what one does not say is as in `others`."""
         value = self._values.pop(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refuse(key, f"must be tables, written as [[{key}]]")
         if len(value) > most:
             raise self.refuse(key, f"at most {most}, not {len(value)}")
-        return [Table(f"{self.where}{key} {index}: ", item) for index, item in enumerate(value)]
+        return [Table(f"{self.where}{key} {index}: ", {**others, **item}) for index, item in enumerate(value)]
 
     def end(self, allowed: tuple[str, ...]) -> None:
         """Refuse what was not taken; `allowed` is what could have been."""
         for key in self._values:
-            raise self.refuse(str(key)[:80], f"unknown key; allowed are {', '.join(allowed)}")
+            raise self.unknown(key, allowed)
+
+    def unknown(self, key: str, allowed: tuple[str, ...]) -> RackError:
+        """The error for a key that is not allowed; a long list of those that are is cut, because nobody reads a screen of names."""
+        listed = ", ".join(allowed)
+        if len(listed) > LISTED_LIMIT_CHARACTERS:
+            listed = f"{listed[:LISTED_LIMIT_CHARACTERS].rpartition(', ')[0]} and others (docs/simulator.md)"
+        return self.refuse(str(key)[:80], f"unknown key; allowed are {listed}")
 
 
 def _shown(value: object) -> str:

@@ -33,18 +33,20 @@ def build_telemetry(
     sample_timeout_seconds: float = TIMEOUT_SECONDS,
     first_sample_timeout_seconds: float = 0.0,
     refresh: Literal["ahead", "lazy"] = "ahead",
+    groups: Sequence[str] = (),
     collector: Sequence[str] | None = None,
     kernel_log: Path | None = None,
     clock: Clock = boottime,
 ) -> GpuTelemetry:
     """Telemetry of the cards under `sysfs`, or of a rack; reads files, so it belongs before the serving begins.
 
-    `collector` is the argument list that takes one sample, collector_command() with the library or the rack when it is not given.
+    `groups` are asked beside the base values. `collector` is the argument list that takes one sample, collector_command()
+    with the library or the rack when it is not given.
     `kernel_log` is where XIDs are read; None: nowhere.
     """
     if collector is None:
         rack = None if simulate is None else simulate.name
-        collector = collector_command(nvml_library=nvml_library, simulate=rack, parent=os.getpid())
+        collector = collector_command(nvml_library=nvml_library, simulate=rack, groups=groups, parent=os.getpid())
     return GpuTelemetry(
         Gate(facts_of(sysfs) if simulate is None else simulated_facts(simulate), clock),
         Sampler(

@@ -10,7 +10,8 @@ from types import NoneType
 import msgspec
 import pytest
 
-from guest_service.config import Flags, GuestConfig, grpc_addresses, http_address, load_config
+from guest_contract.card_fields import GROUPS
+from guest_service.config import Flags, Group, GuestConfig, grpc_addresses, http_address, load_config
 from guest_transport.addresses import TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import SettingsError
 
@@ -49,6 +50,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     sample_timeout_seconds = 3
     first_sample_timeout_seconds = 200
     refresh = "lazy"
+    groups = []
     nvml_library = "/opt/libnvidia-ml.so.1"
     simulate = "h200"
     [host]
@@ -76,6 +78,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     assert msgspec.to_builtins(config) == tomllib.loads(text) | {
         "grpc": {"listen": ("vsock:any:8000", "127.0.0.1:0"), "vsock_cids": (1, 2)},
         "http": {**tomllib.loads(text)["http"], "host_names": ("guest1.example",)},
+        "gpu": {**tomllib.loads(text)["gpu"], "groups": ()},
         "host": {**tomllib.loads(text)["host"], "data_disks": ("/", "/data"), "extra_interface_prefixes": ("ib",)},
         "power": {"allow_shutdown": False, "shutdown_command": ("poweroff", "-f")},
     }
@@ -103,6 +106,8 @@ def test_the_example_is_whole_and_says_the_defaults() -> None:
         ("[gpu", ["not TOML"]),
         ("[gpus]", ["gpus", "unknown"]),
         ("[grpc]\nvsock_cids = [4294967295]", ["grpc.vsock_cids", "<= 4294967294"]),
+        ("[gpu]\ngroups = ['health', 'heath']", ["gpu.groups", "'heath'"]),
+        ("[gpu]\ngroups = 'health'", ["gpu.groups", "array"]),
         ("[gpu]\nttl = 1", ["gpu.ttl", "unknown"]),
         ("[gpu]\nsample_ttl_seconds = 0", ["gpu.sample_ttl_seconds", "> 0"]),
         ("[gpu]\nsample_ttl_seconds = -1.5", ["gpu.sample_ttl_seconds", "> 0"]),
@@ -181,3 +186,8 @@ def test_a_wrong_file_is_refused_even_where_a_flag_wins(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"absent.toml: cannot be read: No such file"):
         load_config(tmp_path / "absent.toml", Flags())
+
+
+def test_the_groups_that_the_configuration_may_name_are_those_of_the_table() -> None:
+    assert typing.get_args(Group) == GROUPS
+    assert GuestConfig().gpu.groups == GROUPS

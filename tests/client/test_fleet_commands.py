@@ -14,7 +14,7 @@ import pytest
 from guest_api import guest_api_pb2
 from guest_client.guestctl.cli import run
 from guest_contract import words
-from guest_contract.card_fields import GUESTCTL, ROWS, Field
+from guest_contract.card_fields import FLAG, GUESTCTL, ROWS, Field
 from tests.client.fake_proxy import Fleet, Guest
 
 GpuDevice = guest_api_pb2.GpuDevice
@@ -140,7 +140,7 @@ def test_a_row_of_the_table_is_in_guestctl(
 def test_a_row_of_the_table_is_in_csv(capsys: pytest.CaptureFixture[str], fleet: Fleet, row: Field) -> None:
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, **{row.name: row.most})]))  # type: ignore[arg-type] # by name
     (found,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
-    assert found[row.name] == str(row.most)
+    assert found[row.name] == ("true" if row.unit == FLAG else str(row.most))
 
 
 def test_a_card_that_the_driver_lost_is_missed_in_gpu_top_watch_and_csv(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:

@@ -90,7 +90,7 @@ def test_a_card_that_appears_is_in_the_next_sample(scripted_nvml: Make) -> None:
 
 def test_no_card_is_none_and_asks_nothing_more(scripted_nvml: Make) -> None:
     library = scripted_nvml("cards 0")
-    assert collect(library).sample == {"gpus": [], "error": "", **NO_CC, "sample_age_ms": None}
+    assert collect(library).sample == {"gpus": [], "error": "", **NO_CC, "sample_age_ms": None, "groups": []}
     assert library.calls("nvmlSystemGetConfComputeSettings") == 0
     assert library.calls("nvmlShutdown") == 1
 
@@ -106,7 +106,7 @@ def test_no_card_is_none_and_asks_nothing_more(scripted_nvml: Make) -> None:
 def test_an_unknown_number_of_cards_is_an_error_and_not_none(scripted_nvml: Make, row: str, reason: str) -> None:
     library = scripted_nvml(f"nvmlDeviceGetCount_v2 - * {row}")
     sample = collect(library).sample
-    assert sample == {"gpus": [], "error": reason, **NO_CC, "sample_age_ms": None}
+    assert sample == {"gpus": [], "error": reason, **NO_CC, "sample_age_ms": None, "groups": []}
     assert library.calls("nvmlShutdown") == 1
 
 
@@ -259,8 +259,8 @@ SENTINELS = {
 FAILURES = [*(f"return {code}" for code in (3, 4, 6, 13, 15, 27, 999)), "keep"]
 
 
-def test_every_question_of_the_table_has_its_calls_here() -> None:
-    assert list(GETTERS) == [*card_fields.IDENTITY_QUESTIONS[1:], *card_fields.QUESTIONS]
+def test_every_base_question_of_the_table_has_its_calls_here() -> None:
+    assert list(GETTERS) == [*card_fields.IDENTITY_QUESTIONS[1:], *card_fields.QUESTIONS_OF[card_fields.BASE]]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_relative_library_is_that_file_and_not_one_of_the_loaders_path(
 def test_help_is_printed_without_a_library(flag: str) -> None:
     shown = run([*GPU_INFO, flag])
     assert (shown.status, shown.stderr) == (0, "")
-    assert shown.stdout.startswith("Usage: guest-service gpu-info [--simulate RACK] [--nvml-library FILE]\n")
+    assert shown.stdout.startswith("Usage: guest-service gpu-info [--simulate RACK] [--nvml-library FILE] [--groups LIST]\n")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,7 @@ def test_help_is_printed_without_a_library(flag: str) -> None:
         (["--bogus"], "--bogus"),
         (["extra"], "extra"),
         (["--nvml-library"], "--nvml-library needs a value"),
+        (["--groups", "health,"], "--groups knows health"),
         (["--simulate="], "--simulate needs a value"),
         (["--simulate", "h200", "--nvml-library", "x"], "exclude each other"),
         (["--simulate", "no-such-rack"], "no-such-rack"),

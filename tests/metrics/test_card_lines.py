@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract.card_fields import (
@@ -87,8 +88,15 @@ def test_texts_are_the_labels_of_one_info_series_and_escaped() -> None:
     assert made.read([(None,), (None,)]) == (((None, None),), [None])
 
 
-# A possible value for each row that is a number, the same ones for every card.
-GOOD = {row.name: max(row.least, 1) for row in ROWS if row.unit not in (TEXT_VALUE, FLAG)} | {"memory_total_bytes": 9}
+HIGHEST = {
+    FieldDescriptor.CPPTYPE_UINT32: U32,
+    FieldDescriptor.CPPTYPE_UINT64: U64,
+    FieldDescriptor.CPPTYPE_INT32: 2**31 - 1,
+}
+# A possible value for each row that is a number with a metric, the same ones for every card.
+GOOD = {row.name: max(row.least, 1) for row in ROWS if row.metric and row.unit not in (TEXT_VALUE, FLAG)} | {
+    "memory_total_bytes": 9
+}
 
 
 def samples(**values: Any) -> set[str]:
@@ -103,7 +111,7 @@ def samples(**values: Any) -> set[str]:
 
 @pytest.mark.parametrize("field", GOOD)
 def test_no_impossible_number_becomes_a_sample_and_the_other_values_stay(field: str) -> None:
-    highest = U64 if field.endswith("_bytes") else U32
+    highest = HIGHEST[GpuDevice.DESCRIPTOR.fields_by_name[field].cpp_type]
     # Without a total nobody knows what the parts are of.
     unknown = {field, *(part for check in CHECKS if check.whole == field for part in check.parts)}
     expected = samples(**{name: value for name, value in GOOD.items() if name not in unknown})
@@ -121,7 +129,7 @@ def test_more_cards_on_the_bus_than_any_machine_has_are_no_sample(given: int, th
 @pytest.mark.parametrize("each", [row for row in ROWS if row.metric], ids=lambda each: each.name)
 def test_a_row_of_the_table_is_on_the_page_and_in_the_reference(each: Field) -> None:
     reply = GpuInfoResponse()
-    reply.gpus.add(**{each.name: each.least or 1})
+    reply.gpus.add(**{each.name: "x" if each.unit == TEXT_VALUE else max(each.least, 1)})
     lines = Lines()
     gpu.add_gpus(lines, reply)
     family = table.CARD_FAMILIES[each.name]

@@ -238,22 +238,41 @@ nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *
     return query(FN_nvmlDeviceGetEnforcedPowerLimit, index_of(device), outs, LENGTH(outs), &value, limit, sizeof value);
 }
 
-/* Every field's own return is "not supported" unless the script sets `fieldReturn`; instant power is then the value `power`,
- * or `bits` where that is not 0, of the type `type`. */
+/* The field of power says "not supported" unless the script sets `fieldReturn`; instant power is then the value `power`, or `bits`
+ * where that is not 0, of the type `type`. The groups' fields return `groupReturn`: what NVLinks report is `linkErrors` for each field
+ * and link, and the recovery action is `action`. Ids over 250 mean another thing to each driver, and end the process. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
-    unsigned int power = 81000;
-    nvmlReturn_t field_return = NVML_ERROR_NOT_SUPPORTED;
+    unsigned int power = 81000, link_errors = 1, action = 0;
+    nvmlReturn_t field_return = NVML_ERROR_NOT_SUPPORTED, group_return = NVML_SUCCESS, links_return = NVML_SUCCESS;
     unsigned int type = NVML_VALUE_TYPE_UNSIGNED_INT;
     unsigned long long bits = 0;
     struct out outs[] = {
-        {"power", &power, sizeof power}, {"fieldReturn", &field_return, sizeof field_return}, {"type", &type, sizeof type}, {"bits", &bits, sizeof bits}};
+        {"power", &power, sizeof power}, {"fieldReturn", &field_return, sizeof field_return}, {"type", &type, sizeof type},
+        {"bits", &bits, sizeof bits}, {"linkErrors", &link_errors, sizeof link_errors}, {"action", &action, sizeof action},
+        {"groupReturn", &group_return, sizeof group_return}, {"linksReturn", &links_return, sizeof links_return}};
     struct answer answer = script_answer(FN_nvmlDeviceGetFieldValues, index_of(device), outs, LENGTH(outs));
     for (int i = 0; i < valuesCount && answer.writes; i++) {
-        values[i].nvmlReturn = values[i].fieldId == FIELD_POWER_INSTANT ? field_return : NVML_ERROR_NOT_SUPPORTED;
-        if (values[i].nvmlReturn == NVML_SUCCESS) {
-            values[i].valueType = type;
-            values[i].value.ullVal = bits != 0 ? bits : power;
+        nvmlFieldValue_t *value = &values[i];
+        if (value->fieldId > 250) {
+            fprintf(stderr, "scripted NVML: a field that was renumbered: %u\n", value->fieldId);
+            abort();
+        }
+        value->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+        value->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+        if (value->fieldId == FIELD_POWER_INSTANT) {
+            value->nvmlReturn = field_return;
+            value->valueType = type;
+            value->value.ullVal = bits != 0 ? bits : power;
+        } else if (value->fieldId >= NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY && value->fieldId <= NVML_FI_DEV_NVLINK_ERROR_DL_CRC) {
+            value->nvmlReturn = group_return != NVML_SUCCESS ? group_return : links_return;
+            value->value.ullVal = link_errors;
+        } else if (value->fieldId == NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS) {
+            value->nvmlReturn = group_return;
+            value->value.ullVal = link_errors;
+        } else if (value->fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION) {
+            value->nvmlReturn = group_return;
+            value->value.ullVal = action;
         }
     }
     return (nvmlReturn_t)answer.code;
@@ -273,4 +292,129 @@ nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfCo
     nvmlConfComputeMemSizeInfo_t value = {.protectedMemSizeKib = 147221504};
     struct out outs[] = {OUT(value, protectedMemSizeKib), OUT(value, unprotectedMemSizeKib)};
     return query(FN_nvmlDeviceGetConfComputeMemSizeInfo, index_of(device), outs, LENGTH(outs), &value, memInfo, sizeof value);
+}
+
+/* --- What the groups ask: a healthy card, whose values differ from each other, so that a mixed-up pair is seen ------------------------------------------ */
+static nvmlReturn_t one_number(enum function fn, nvmlDevice_t device, unsigned int value, unsigned int *to)
+{
+    struct out outs[] = {{"value", &value, sizeof value}};
+    return query(fn, index_of(device), outs, LENGTH(outs), &value, to, sizeof value);
+}
+
+static nvmlReturn_t one_wide_number(enum function fn, nvmlDevice_t device, unsigned long long value, unsigned long long *to)
+{
+    struct out outs[] = {{"value", &value, sizeof value}};
+    return query(fn, index_of(device), outs, LENGTH(outs), &value, to, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending)
+{
+    nvmlReturn_t code = one_number(FN_nvmlDeviceGetEccMode, device, NVML_FEATURE_ENABLED, current);
+    if (code == NVML_SUCCESS)
+        *pending = *current;
+    return code;
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(
+    nvmlDevice_t device, nvmlMemoryErrorType_t errorType, nvmlEccCounterType_t counterType, unsigned long long *eccCounts)
+{
+    static const unsigned long long counts[2][2] = {{20, 21}, {0, 11}}; /* by type and counter; a healthy card has none since its start */
+    return one_wide_number(FN_nvmlDeviceGetTotalEccErrors, device, counts[errorType == 1][counterType == 1], eccCounts);
+}
+
+nvmlReturn_t nvmlDeviceGetRemappedRows(
+    nvmlDevice_t device, unsigned int *corrRows, unsigned int *uncRows, unsigned int *isPending, unsigned int *failureOccurred)
+{
+    unsigned int values[] = {2, 3, 0, 0};
+    struct out outs[] = {
+        {"correctable", &values[0], sizeof values[0]}, {"uncorrectable", &values[1], sizeof values[1]},
+        {"pending", &values[2], sizeof values[2]}, {"failed", &values[3], sizeof values[3]}};
+    unsigned int got[LENGTH(values)] = {*corrRows, *uncRows, *isPending, *failureOccurred};
+    nvmlReturn_t code = query(FN_nvmlDeviceGetRemappedRows, index_of(device), outs, LENGTH(outs), values, got, sizeof values);
+    *corrRows = got[0];
+    *uncRows = got[1];
+    *isPending = got[2];
+    *failureOccurred = got[3];
+    return code;
+}
+
+static nvmlReturn_t retired(enum function fn, nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *pageCount)
+{
+    unsigned int room = *pageCount, there = 4 + cause;
+    nvmlReturn_t code = one_number(fn, device, there, pageCount);
+    return code == NVML_SUCCESS && *pageCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : code;
+}
+
+nvmlReturn_t nvmlDeviceGetRetiredPages(
+    nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *pageCount, unsigned long long *addresses)
+{
+    (void)addresses;
+    return retired(FN_nvmlDeviceGetRetiredPages, device, cause, pageCount);
+}
+
+nvmlReturn_t nvmlDeviceGetRetiredPages_v2(
+    nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *pageCount, unsigned long long *addresses, unsigned long long *timestamps)
+{
+    (void)addresses;
+    (void)timestamps;
+    return retired(FN_nvmlDeviceGetRetiredPages_v2, device, cause, pageCount);
+}
+
+nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_t *isPending)
+{
+    return one_number(FN_nvmlDeviceGetRetiredPagesPendingStatus, device, NVML_FEATURE_DISABLED, isPending);
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *clocksEventReasons)
+{
+    return one_wide_number(FN_nvmlDeviceGetCurrentClocksEventReasons, device, nvmlClocksEventReasonSwPowerCap, clocksEventReasons);
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *clocksThrottleReasons)
+{
+    return one_wide_number(FN_nvmlDeviceGetCurrentClocksThrottleReasons, device, nvmlClocksEventReasonGpuIdle, clocksThrottleReasons);
+}
+
+nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t perfPolicyType, nvmlViolationTime_t *violTime)
+{
+    nvmlViolationTime_t value = {.referenceTime = 1, .violationTime = 5000000000 + perfPolicyType};
+    struct out outs[] = {{"value", &value.violationTime, sizeof value.violationTime}};
+    return query(FN_nvmlDeviceGetViolationStatus, index_of(device), outs, LENGTH(outs), &value, violTime, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *currLinkGen)
+{
+    return one_number(FN_nvmlDeviceGetCurrPcieLinkGeneration, device, 5, currLinkGen);
+}
+
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *currLinkWidth)
+{
+    return one_number(FN_nvmlDeviceGetCurrPcieLinkWidth, device, 16, currLinkWidth);
+}
+
+nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned int *value)
+{
+    return one_number(FN_nvmlDeviceGetPcieReplayCounter, device, 7, value);
+}
+
+/* Link 17 is down. */
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, nvmlEnableState_t *isActive)
+{
+    if (link >= NVML_NVLINK_MAX_LINKS)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return one_number(FN_nvmlDeviceGetNvLinkState, device, link < 17, isActive);
+}
+
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *gpuFabricInfo)
+{
+    nvmlGpuFabricInfoV_t value = {.version = nvmlGpuFabricInfo_v2, .state = NVML_GPU_FABRIC_STATE_COMPLETED};
+    struct out outs[] = {{"value", &value.state, sizeof value.state}, OUT(value, status)};
+    if (gpuFabricInfo->version != nvmlGpuFabricInfo_v2)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    return query(FN_nvmlDeviceGetGpuFabricInfoV, index_of(device), outs, LENGTH(outs), &value, gpuFabricInfo, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode)
+{
+    return one_number(FN_nvmlDeviceGetPersistenceMode, device, NVML_FEATURE_ENABLED, mode);
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from guest_api import guest_api_pb2
-from guest_contract.card_fields import FIELDS
+from guest_contract.card_fields import BASE, ROWS
 
 # A card as one H200 shows it; the memory total does not fit into 32 bits.
 CARD = guest_api_pb2.GpuDevice(
@@ -24,7 +24,7 @@ CARD = guest_api_pb2.GpuDevice(
     temperature_c=31,
     power_usage_mw=79700,
 )
-CARD_KEYS = ("uuid", "pci_bus_id", *FIELDS)
+CARD_KEYS = ("uuid", "pci_bus_id", *(row.name for row in ROWS if row.group == BASE))
 MACHINE_KEYS = (
     "cc_ready", "cc_enabled", "cc_devtools", "cc_environment", "cc_multi_gpu_mode", "driver_version", "cuda_driver_version", "nvml_version"
 )  # fmt: skip

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guest_api import guest_api_pb2
+from guest_contract.health import Level, judge_card
 from guest_service.sampler.parts import Asking, PartsError, read_parts
-from tests.sampler.children import SAMPLE, parts_of
+from tests.sampler.children import CARD, CARD_KEYS, SAMPLE, parts_of
 
 # Where the card stands in the parts of SAMPLE, after the count, the machine and the mark that all are open.
 THE_CARD = 3
@@ -197,3 +198,20 @@ def test_each_base_value_without_an_answer_has_one_entry_that_says_why() -> None
     ]
     assert list(left.errors) == [f"{question}: {not_asked}" for question in ("utilization", "memory", "temperature", "power")]
     assert asked.utilization_gpu == 1
+
+
+def test_a_group_that_was_not_asked_to_its_end_has_one_entry_so_that_no_card_seems_well() -> None:
+    base = {name: getattr(CARD, name) for name in CARD_KEYS}
+    parts = [
+        {"cards": 2},
+        {"machine": {"groups": ["health"]}},
+        {"card": 0, "values": {**base, "ecc_enabled": None}, "errors": []},
+        {"card": 1, "values": base, "errors": []},
+    ]
+    lines = [*map(json.dumps, parts), "?0 ecc_corrected_volatile nvmlDeviceGetTotalEccErrors", ""]
+    told = read_parts("\n".join(lines).encode(), cut_short=True)
+    told.explain("it hangs")
+    reply = told.reply()
+    not_asked = "health: not asked, because nvmlDeviceGetTotalEccErrors of card 0 did not answer"
+    assert [list(card.errors) for card in reply.gpus] == [[not_asked, "ecc_corrected_volatile: it hangs"], [not_asked]]
+    assert [judge_card(card, reply).level for card in reply.gpus] == [Level.UNKNOWN] * 2

@@ -180,7 +180,9 @@ def test_a_rack_that_overwhelms_the_parser_is_refused_in_one_short_line(toml: st
 
 @pytest.mark.parametrize("name", ["h100", "", "/nowhere/rack.toml", "H200", "h200\0"])
 def test_a_rack_that_is_not_there_is_refused_with_the_built_in_names(name: str) -> None:
-    with pytest.raises(RackError, match="neither one of h200, h200x8, no-driver, none nor a file that can be read: "):
+    with pytest.raises(
+        RackError, match="neither one of h200, h200x8, no-driver, none, sick-h200x8 nor a file that can be read: "
+    ):
         load_rack(name)
 
 
@@ -198,6 +200,7 @@ def test_the_built_in_racks_are_what_their_names_say() -> None:
         "h200x8": (8, True),
         "no-driver": (1, False),
         "none": (0, True),
+        "sick-h200x8": (8, True),
     }
     (h200,) = racks["h200"].cards
     assert (h200.values["memory_total_bytes"], h200.values["power_usage_mw"]) == (150754820096, 79700)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from guest_contract.card_fields import FLAG, QUESTIONS, ROWS, SIMULATOR, TEXT_VALUE, Field, Value
+from guest_contract.card_fields import FLAG, GROUPS, QUESTIONS, ROWS, SIMULATOR, TEXT_VALUE, Field, Value
 from guest_service.collector.parts import Whole
 from guest_service.collector.sample import take_sample
 from guest_service.simulator.driver import SimulatedDriver
@@ -23,8 +23,8 @@ def test_a_row_of_the_table_is_a_key_of_a_rack_and_a_value_of_its_sample(row: Fi
     toml = "".join(
         f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}\n" for name, value in given.items()
     )
-    whole = Whole()
-    take_sample(SimulatedDriver(parse_rack(f"[[card]]\n{toml}".encode(), "one")), whole, print)
+    whole = Whole(GROUPS)
+    take_sample(SimulatedDriver(parse_rack(f"[[card]]\n{toml}".encode(), "one")), whole, print, groups=GROUPS)
     assert {name: whole.tree["gpus"][0][name] for name in given} == given
 
 

@@ -1,0 +1,225 @@
+"""What groups ask beside the base values: each answer in its field, what is not applicable unset without an entry, all else with one.
+
+The tables here have a row for each question of the groups, and a test fails for a question without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from guest_api import guest_api_pb2
+from guest_contract.card_fields import BASE, FIELDS, FLAG, GROUPS, QUESTIONS, QUESTIONS_OF, ROWS, TEXT_VALUE
+from guest_service.collector.command import collector_command
+from tests.collector.process import run
+from tests.nvml_library.fixture import ScriptedNvml
+
+Make = Callable[..., ScriptedNvml]
+
+# What the scripted library answers, and the calls of each question, older ones included.
+ANSWERS: dict[str, dict[str, Any]] = {  # Any: a value of the contract
+    "health": {
+        "ecc_enabled": True,
+        "ecc_corrected_volatile": 20,
+        "ecc_uncorrected_volatile": 0,
+        "ecc_corrected_aggregate": 21,
+        "ecc_uncorrected_aggregate": 11,
+        "rows_remapped_correctable": 2,
+        "rows_remapped_uncorrectable": 3,
+        "row_remap_pending": False,
+        "row_remap_failed": False,
+        "retired_pages_single_bit": 4,
+        "retired_pages_double_bit": 5,
+        "retired_pages_pending": False,
+        "clocks_event_reasons": 4,
+        "power_violation_ns": 5_000_000_000,
+        "thermal_violation_ns": 5_000_000_001,
+        "pcie_generation": 5,
+        "pcie_width": 16,
+        "pcie_replays": 7,
+        "nvlinks_active": 17,
+        "nvlinks_inactive": 1,
+        "nvlink_errors": 54,
+        "fabric_state": 3,
+        "fabric_status": 0,
+        "recovery_action": 0,
+        "persistence_mode": True,
+    },
+}
+CALLS = {
+    "ecc_mode": ("nvmlDeviceGetEccMode",),
+    **dict.fromkeys(
+        [question for question in QUESTIONS if question.startswith("ecc_") and question != "ecc_mode"],
+        ("nvmlDeviceGetTotalEccErrors",),
+    ),
+    "rows_remapped": ("nvmlDeviceGetRemappedRows",),
+    "retired_pages_single_bit": ("nvmlDeviceGetRetiredPages_v2", "nvmlDeviceGetRetiredPages"),
+    "retired_pages_double_bit": ("nvmlDeviceGetRetiredPages_v2", "nvmlDeviceGetRetiredPages"),
+    "retired_pages_pending": ("nvmlDeviceGetRetiredPagesPendingStatus",),
+    "clocks_event_reasons": ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    "power_violation": ("nvmlDeviceGetViolationStatus",),
+    "thermal_violation": ("nvmlDeviceGetViolationStatus",),
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+    "pcie_replays": ("nvmlDeviceGetPcieReplayCounter",),
+    "nvlinks": ("nvmlDeviceGetNvLinkState",),
+    "nvlink_errors": ("nvmlDeviceGetFieldValues",),
+    "fabric": ("nvmlDeviceGetGpuFabricInfoV",),
+    "recovery_action": ("nvmlDeviceGetFieldValues",),
+    "persistence_mode": ("nvmlDeviceGetPersistenceMode",),
+}
+# Functions and the questions that each one answers.
+QUESTIONS_BY_CALLS = {calls: [question for question in CALLS if CALLS[question] == calls] for calls in CALLS.values()}
+# The count is given as 0, as NVML wants it: a 0 that the driver wrote is the same.
+TELLS_NOTHING = ("nvmlDeviceGetRetiredPages_v2",)
+
+
+def sample(library: ScriptedNvml, groups: tuple[str, ...] = GROUPS) -> dict[str, Any]:  # Any: a JSON tree
+    collected = run(collector_command(nvml_library=library.path, groups=groups))
+    assert (collected.status, collected.stderr) == (0, ""), collected
+    return collected.sample
+
+
+def values(card: dict[str, Any], group: str) -> dict[str, Any]:  # Any: as above
+    return {name: card[name] for question in QUESTIONS_OF[group] for name in QUESTIONS[question]}
+
+
+def test_every_group_and_question_has_its_rows_here() -> None:
+    assert tuple(ANSWERS) == GROUPS
+    assert list(CALLS) == [question for group in GROUPS for question in QUESTIONS_OF[group]]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_is_asked_for_where_it_is_named_and_only_there(scripted_nvml: Make, group: str) -> None:
+    base, named = sample(scripted_nvml(), ()), sample(scripted_nvml(), (group,))
+    assert (base["groups"], named["groups"]) == ([], [group])
+    (card,) = named["gpus"]
+    assert values(card, group) == ANSWERS[group]
+    assert base["gpus"] == [{name: value for name, value in card.items() if name not in ANSWERS[group]}]
+
+
+def test_the_keys_with_every_group_are_the_contracts_in_the_contracts_order(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml())["gpus"]
+    known = {"index", "uuid", "pci_bus_id", "errors", *(row.name for row in ROWS)}
+    order = [field.name for field in guest_api_pb2.GpuDevice.DESCRIPTOR.fields if field.name in known]
+    assert [name for name in order if name != "errors"] == [name for name in card if name != "errors"]
+
+
+@pytest.mark.parametrize("code", [3, 6, 13, 25, 26])
+@pytest.mark.parametrize("calls", QUESTIONS_BY_CALLS, ids="-".join)
+def test_what_a_card_does_not_have_is_unset_without_an_entry(scripted_nvml: Make, calls: tuple[str, ...], code: int) -> None:
+    cards = sample(scripted_nvml("\n".join(["cards 2", *(f"{call} 1 * return {code}" for call in calls)])))["gpus"]
+    unset = {name for question in QUESTIONS_BY_CALLS[calls] for name in QUESTIONS[question]}
+    assert [card["errors"] for card in cards] == [[], []]
+    assert {name for name, value in cards[0].items() if value is None} == set()
+    assert {name for name, value in cards[1].items() if value is None} == unset
+
+
+@pytest.mark.parametrize("calls", QUESTIONS_BY_CALLS, ids="-".join)
+def test_a_function_that_the_driver_lacks_leaves_its_values_unset_without_an_entry(
+    scripted_nvml: Make, calls: tuple[str, ...]
+) -> None:
+    (card,) = sample(scripted_nvml(hide=list(calls)))["gpus"]
+    assert card["errors"] == []
+    unset = {name for question in QUESTIONS_BY_CALLS[calls] for name in QUESTIONS[question]}
+    assert {name for name, value in card.items() if value is None} == unset
+
+
+FAILURES = [
+    (calls, row)
+    for calls in QUESTIONS_BY_CALLS
+    for row in ("return 4", "return 15", "return 27", "return 999", "keep")
+    if row != "keep" or calls[0] not in TELLS_NOTHING
+]
+
+
+@pytest.mark.parametrize(("calls", "row"), FAILURES)
+def test_any_other_failure_is_one_entry_for_each_question_and_costs_nothing_else(
+    scripted_nvml: Make, calls: tuple[str, ...], row: str
+) -> None:
+    script = [f"{call} 1 * {row}" for call in (calls if row.startswith("return") else calls[:1])]
+    cards = sample(scripted_nvml("\n".join(["cards 2", *script])))["gpus"]
+    assert cards[0]["errors"] == []
+    assert [entry.partition(":")[0] for entry in cards[1]["errors"]] == QUESTIONS_BY_CALLS[calls]
+    unset = {name for question in QUESTIONS_BY_CALLS[calls] for name in QUESTIONS[question]}
+    assert {name for name, value in cards[1].items() if value is None} == unset
+
+
+SCRIPTED = [calls for calls in QUESTIONS_BY_CALLS if calls[0] not in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetFieldValues")]
+
+
+@pytest.mark.parametrize("calls", SCRIPTED, ids="-".join)
+def test_a_sentinel_is_refused_with_an_entry(scripted_nvml: Make, calls: tuple[str, ...]) -> None:
+    questions = QUESTIONS_BY_CALLS[calls]
+    wide = guest_api_pb2.GpuDevice.DESCRIPTOR.fields_by_name[QUESTIONS[questions[0]][0]].cpp_type == 4
+    sentinel = "0xFFFFFFFFFFFFFFFF" if wide and questions[0] != "pcie_replays" else "0xFFFFFFFF"
+    (card,) = sample(scripted_nvml(f"{calls[0]} 0 * set value={sentinel}"))["gpus"]
+    assert [entry.partition(":")[0] for entry in card["errors"]] == questions
+    assert all(card[QUESTIONS[question][0]] is None for question in questions)
+
+
+def test_base_values_of_all_cards_are_asked_before_any_group(scripted_nvml: Make) -> None:
+    library = scripted_nvml("cards 2\nnvmlDeviceGetEccMode 0 1 abort")
+    assert run(collector_command(nvml_library=library.path, groups=("health",))).status != 0
+    assert [library.calls("nvmlDeviceGetPowerUsage", card) for card in (0, 1)] == [1, 1]
+    assert library.calls("nvmlDeviceGetEccMode", 1) == 0
+
+
+def test_the_older_names_of_two_questions_are_used_where_the_newer_ones_are_not_there(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml(hide=["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetRetiredPages_v2"]))["gpus"]
+    assert (card["clocks_event_reasons"], card["retired_pages_double_bit"], card["errors"]) == (1, 5, [])
+
+
+def test_a_card_without_retired_pages_has_a_measured_zero(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml("nvmlDeviceGetRetiredPages_v2 0 * set value=0"))["gpus"]
+    assert (card["retired_pages_single_bit"], card["retired_pages_double_bit"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("flags", "shown"), [("pending=1", (True, False)), ("failed=1", (False, True))])
+def test_a_row_that_waits_is_told_from_one_that_could_not_be_remapped(
+    scripted_nvml: Make, flags: str, shown: tuple[bool, bool]
+) -> None:
+    (card,) = sample(scripted_nvml(f"nvmlDeviceGetRemappedRows 0 * set {flags}"))["gpus"]
+    assert (card["row_remap_pending"], card["row_remap_failed"]) == shown
+
+
+def test_links_that_are_not_there_are_not_counted(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml("nvmlDeviceGetNvLinkState 0 5- return 2"))["gpus"]
+    assert (card["nvlinks_active"], card["nvlinks_inactive"]) == (4, 0)
+
+
+def test_a_card_whose_links_have_no_error_fields_gives_its_recoveries(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml("nvmlDeviceGetFieldValues 0 * set linksReturn=3 linkErrors=2"))["gpus"]
+    assert card["nvlink_errors"] == 36
+
+
+@pytest.mark.parametrize("code", [3, 999])
+def test_a_field_s_own_return_counts_as_that_of_a_call(scripted_nvml: Make, code: int) -> None:
+    (card,) = sample(scripted_nvml(f"nvmlDeviceGetFieldValues 0 * set groupReturn={code}"))["gpus"]
+    assert (card["recovery_action"], card["nvlink_errors"]) == (None, None)
+    assert [entry.partition(":")[0] for entry in card["errors"]] == ([] if code == 3 else ["nvlink_errors", "recovery_action"])
+
+
+@pytest.mark.parametrize(("state", "status", "shown"), [(0, 0, (None, None)), (2, 0, (2, None)), (3, 15, (3, 15))])
+def test_a_fabric_s_status_is_told_once_its_state_is_completed(
+    scripted_nvml: Make, state: int, status: int, shown: tuple[int | None, int | None]
+) -> None:
+    (card,) = sample(scripted_nvml(f"nvmlDeviceGetGpuFabricInfoV 0 * set value={state} status={status}"))["gpus"]
+    assert ((card["fabric_state"], card["fabric_status"]), card["errors"]) == (shown, [])
+
+
+def test_an_unknown_group_is_refused_by_name(scripted_nvml: Make) -> None:
+    refused = run(collector_command(nvml_library=scripted_nvml().path, groups=("heath",)))
+    assert (refused.status, refused.stdout) == (2, "")
+    assert "'heath'" in refused.stderr
+    assert all(group in refused.stderr for group in GROUPS)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.group != BASE], ids=lambda row: row.name)
+def test_a_group_s_value_has_the_type_that_its_row_says(row: Any) -> None:  # Any: a row
+    value = ANSWERS[row.group][row.name]
+    kind = bool if row.unit == FLAG else str if row.unit == TEXT_VALUE else int
+    assert type(value) is kind
+    assert FIELDS[row.name] is row
