@@ -45,8 +45,8 @@ def _card(body: str) -> ShownCard:
     return ShownCard(
         uuid=uuid[0] if uuid else "",
         utilization_percent=_number(re.search(r">Utilization</span><span class=\"value\">([^<]*)<", body)),
-        temperature_c=_number(re.search(r"<dt>Temperature</dt><dd>([^<]*)<", body)),
-        power_w=_number(re.search(r"<dt>Power</dt><dd>([^<]*)<", body)),
+        temperature_c=_number(re.search(r"<dt>Temperature</dt><dd[^>]*>([^<]*)<", body)),
+        power_w=_number(re.search(r"<dt>Power</dt><dd[^>]*>([^<]*)<", body)),
         memory_used_mib=_mib(used),
         memory_total_mib=_mib(total),
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guest_api import guest_api_pb2
-from guest_contract.card_fields import BASE, ROWS
+from guest_contract.card_fields import BASE, FIELDS, ROWS
 from guest_contract.health_rules import (
     ALL_XIDS,
     REBOOT_XIDS,
@@ -106,13 +106,18 @@ def _judge(facts: Facts) -> Verdict:
     return _verdict(reasons)
 
 
-_PLAIN = operator.attrgetter(*Facts._fields[:8])
+_PLAIN_NAMES = Facts._fields[:8]
+_PLAIN = operator.attrgetter(*_PLAIN_NAMES)
+# What is over its range is unknown, as on every surface, and speaks against nobody.
+_MOST = tuple(FIELDS[name].most for name in _PLAIN_NAMES)
+_WIDTH_MOST, _LINKS_MOST = FIELDS["pcie_width"].most, FIELDS["nvlinks_active"].most
 
 
 def _most_of(cards: Iterable[Card]) -> tuple[int, int]:
     """The widest PCIe link and the most NVLinks of a guest's cards."""
     found = [(card.pcie_width, card.nvlinks_active) for card in cards]
-    return max((width for width, _ in found), default=0), max((links for _, links in found), default=0)
+    widths = (width for width, _ in found if width <= _WIDTH_MOST)
+    return max(widths, default=0), max((links for _, links in found if links <= _LINKS_MOST), default=0)
 
 
 def _facts(card: Card, response: Response, most: tuple[int, int]) -> Facts:
@@ -120,13 +125,13 @@ def _facts(card: Card, response: Response, most: tuple[int, int]) -> Facts:
     # In the order of Facts.
     return Facts._make(
         (
-            *_PLAIN(card),
+            *(value if value <= most_possible else 0 for value, most_possible in zip(_PLAIN(card), _MOST, strict=True)),
             bool(errors) and not any(_is_set(card, name) for name in _BASE_NUMBERS),
             bool(errors) and errors > _unset_base_values(card),
             "health" in response.groups,
             tuple(recent(card.xids, ALL_XIDS)) if card.xids else (),
-            card.pcie_width if card.pcie_width or card.HasField("pcie_width") else None,
-            card.nvlinks_active if card.nvlinks_active or card.HasField("nvlinks_active") else None,
+            card.pcie_width if card.HasField("pcie_width") and card.pcie_width <= _WIDTH_MOST else None,
+            card.nvlinks_active if card.HasField("nvlinks_active") and card.nvlinks_active <= _LINKS_MOST else None,
             most[0],
             most[1],
             not card.persistence_mode and card.HasField("persistence_mode"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from guest_client import errors
 from guest_client.guestctl import cli, request, run
+from guest_client.guestctl.fleet.health import CARDS_NOT_OK
 from guest_client.guestctl.request import DEFAULT_PROXY, Subject
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def test_every_error_and_every_exit_status_is_documented() -> None:
     for kind in kinds[1:]:
         assert f"── {kind.__name__} " in tree
     page = (DOCS / "guestctl.md").read_text()
-    statuses = {*cli.EXIT_STATUSES, *run.EXIT_STATUS.values()}
+    statuses = {*cli.EXIT_STATUSES, *run.EXIT_STATUS.values(), CARDS_NOT_OK}
     assert {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == statuses
     assert DEFAULT_PROXY in page
     for variable in (request.PROXY_VARIABLE, *request.ACCESS_VARIABLES.values()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 # Attributes whose values may differ: a guest's text stands in them, or they tell the time (d: a graph).
-TEXT_ATTRIBUTES = {"data-search", "href", "data-age", "d"}
+TEXT_ATTRIBUTES = {"title", "data-search", "href", "data-age", "d"}
 
 
 class Skeleton(HTMLParser):
