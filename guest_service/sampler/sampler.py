@@ -108,6 +108,8 @@ class Sampler:
         child.catch_up()
         attempt = Attempt(self._clock() - started, within, child.silent_seconds)
         if child.ended.done() and not child.ended.cancelled():
+            # An end that was noticed just now is told to _on_gone in the loop's next turn; only then may another sample start.
+            await asyncio.sleep(0)
             ended = child.ended.result()
             self._log_stderr(ended.stderr)
             judged = judge_ended(ended, attempt)
