@@ -72,7 +72,8 @@ ALWAYS = {
     "hole": frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", NOT_IN_TIME, SLOTS_TAKEN}),
     # All of them are one process, which owes nobody an answer in time.
     "broken": frozenset({"INTERNAL", "DEADLINE_EXCEEDED"}),
-    "oversized": frozenset({"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}),
+    # What it sends over the limit answers nothing, so its connection is closed now and then (docs/decisions/guest-floods.md).
+    "oversized": frozenset({"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}),
     "rude": frozenset({"ABORTED", "DEADLINE_EXCEEDED"}),
     "sick": frozenset({GPUS_UNKNOWN}),
 }
