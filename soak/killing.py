@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import random
 import signal
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 
@@ -219,12 +221,10 @@ class Kills:
         folder = self.fleet.folder
         for path in folder.glob(".*"):
             self.faults.append(f"left behind: {path.name}")
-        # The proxy's own, and one for each guest that it dialled: the agents, and those that the clerks register and remove (12 were seen).
-        # Replaced channels keep theirs for a while, so the number while all runs says little; at the end there must be none.
-        allowed = 256 if running else 0
-        folders = sorted(path.name for path in (folder / "tmp").iterdir())
-        if len(folders) > allowed:
-            self.faults.append(f"{len(folders)} private folders of sockets are there, and {allowed} are in use: {folders[:5]}")
+        # While all runs, each private folder of sockets is locked by who uses it (the proxy has one for each guest that it dialled).
+        for path in sorted((folder / "tmp").iterdir()):
+            if not running or not _is_held(path):
+                self.faults.append(f"left behind: {path.name}, a private folder of sockets that nobody uses")
         if not running:
             self.faults += [
                 f"left behind: {path.name}" for path in folder.iterdir() if path.suffix in {".sock", ".http", ".lock"}
@@ -242,3 +242,18 @@ class Kills:
                 self.faults.append(f"{victim}: back only after {max(backs):.1f} s, and {BACK_LIMIT_SECONDS:.0f} are allowed")
         if not self.ledger.promises:
             self.faults.append("no change of the directory was answered: nothing was proven of the files")
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a process holds the lock of `folder` (guest_transport.sockets.private_folder); one that is gone by now was in use."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
