@@ -11,7 +11,7 @@ from collections.abc import Callable
 import grpc
 
 from vmm_proxy.errors import CallError
-from vmm_proxy.upstream.single_flight import Answer, Flight, Outcome, Seat
+from vmm_proxy.upstream.single_flight import Answer, Outcome, SharedCall, Waiter
 
 # A caller whose shared call ended earlier than its own deadline asks anew, if this much is left.
 WORTH_ASKING_SECONDS = 0.02
@@ -20,14 +20,14 @@ WORTH_ASKING_SECONDS = 0.02
 class Question:
     """Open until `told` was called with its outcome, or until it is left; `over` is called once in either case."""
 
-    __slots__ = ("_deadline", "_flight", "_guest_id", "_join", "_over", "_seat", "_told")
+    __slots__ = ("_deadline", "_guest_id", "_join", "_over", "_shared_call", "_told", "_waiter")
 
     def __init__(
         self,
         guest_id: str,
         deadline: float,
         *,
-        join: Callable[[], Flight],
+        join: Callable[[], SharedCall],
         told: Callable[[Outcome], None],
         over: Callable[[], None],
     ) -> None:
@@ -36,35 +36,35 @@ class Question:
         self._join = join
         self._told = told
         self._over = over
-        self._seat: Seat | None
-        self._board()
+        self._waiter: Waiter | None
+        self._wait_for_shared_call()
 
     def leave(self) -> None:
         """Stop waiting; nothing is told any more."""
-        seat, self._seat = self._seat, None
-        if seat:
-            seat.leave()
+        waiter, self._waiter = self._waiter, None
+        if waiter:
+            waiter.leave()
             self._over()
 
-    def _board(self) -> None:
-        self._flight = self._join()
-        self._seat = self._flight.board(self._landed, self._deadline)
+    def _wait_for_shared_call(self) -> None:
+        self._shared_call = self._join()
+        self._waiter = self._shared_call.join(self._finished, self._deadline)
 
-    def _landed(self, outcome: Outcome | None) -> None:
-        if self._seat is None:
-            # Left while the flight was telling the others.
+    def _finished(self, outcome: Outcome | None) -> None:
+        if self._waiter is None:
+            # Left while the shared call was telling the others.
             return
         if outcome is None:
             text = f"guest {self._guest_id}: no answer within the caller's deadline"
             outcome = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, text)
         elif self._ended_early(outcome):
             try:
-                self._board()
+                self._wait_for_shared_call()
             except CallError as error:
                 outcome = error.as_value()
             else:
                 return
-        self._seat = None
+        self._waiter = None
         self._over()
         self._told(outcome)
 
@@ -72,4 +72,4 @@ class Question:
         """Whether the guest still has time by this caller's deadline, and had none left by that of the shared call."""
         if isinstance(outcome, Answer) or outcome.answered or outcome.code is not grpc.StatusCode.DEADLINE_EXCEEDED:
             return False
-        return self._deadline - self._flight.deadline >= WORTH_ASKING_SECONDS
+        return self._deadline - self._shared_call.deadline >= WORTH_ASKING_SECONDS

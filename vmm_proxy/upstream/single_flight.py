@@ -1,10 +1,10 @@
 """One call on its way to a guest, and everybody who waits for its outcome.
 
-A flight that a fleet stream asked for runs in a task of its own: a caller who leaves does not take the answer from the others, and when
-the last one has left the call is cancelled, so that the guest stops working for nobody. One that a single call began is carried by that
-call's own task, its pilot: usually nobody else waits, and two turns of the loop are saved. When a pilot leaves, the others ask anew.
-Callers are told by a callback: a fleet stream waits for a thousand flights with no task of its own for each. Rejected: asyncio.shield
-(a future and a callback more for each caller, and nobody counts who is left).
+A shared call that a fleet stream asked for runs in a task of its own: a caller who leaves does not take the answer from the others, and
+when the last one has left the call is cancelled, so that the guest stops working for nobody. One that a single call began is carried by
+that call's own task, its leader: usually nobody else waits, and two turns of the loop are saved. When a leader leaves, the others ask anew.
+Callers are told by a callback: a fleet stream waits for a thousand shared calls without a task for each. Rejected: asyncio.shield (a future
+and a callback more for each caller, and nobody counts who is left).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ Outcome = Answer | CallError
 Told = Callable[[Outcome | None], None]
 
 
-class Seat:
-    """One caller's wait for a flight: `told` is called, unless the caller leaves before."""
+class Waiter:
+    """One caller's wait for a shared call: `told` is called, unless the caller leaves before."""
 
-    __slots__ = ("_clock", "_flight", "_told")
+    __slots__ = ("_clock", "_shared_call", "_told")
 
-    def __init__(self, flight: Flight, told: Told, deadline: float | None) -> None:
-        self._flight = flight
+    def __init__(self, shared: SharedCall, told: Told, deadline: float | None) -> None:
+        self._shared_call = shared
         self._told = told
         self._clock = asyncio.get_running_loop().call_at(deadline, self._too_late) if deadline is not None else None
 
@@ -63,73 +63,73 @@ class Seat:
         """Wait no more; the last caller to leave before the outcome cancels the call."""
         if self._clock:
             self._clock.cancel()
-        self._flight.left_by(self)
+        self._shared_call.left_by(self)
 
     def tell(self, outcome: Outcome) -> None:
-        """The flight has landed."""
+        """The shared call has its outcome."""
         if self._clock:
             self._clock.cancel()
         self._told(outcome)
 
     def _too_late(self) -> None:
-        # A timer that has run keeps this method, and with it the seat.
+        # A timer that has run keeps this method, and with it the waiter.
         self._clock = None
-        self._flight.left_by(self)
+        self._shared_call.left_by(self)
         self._told(None)
 
 
-class Flight:
-    """A call in the air until land(); `deadline` is in the loop's time."""
+class SharedCall:
+    """A call in progress until finish(); `deadline` is in the loop's time."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        # Of a caller's task it is nobody's business what it returns.
+        # Its return value is unused.
         self.task: asyncio.Task[Any] | None = None
         # Its last caller left and it is being cancelled: nobody may join it any more.
         self.dropped = False
-        # What everybody was told when it was abandoned; its pilot's task, cancelled for that, has to tell it too.
+        # What everybody was told when it was abandoned; its leader's task, cancelled for that, has to tell it too.
         self.abandoned: Outcome | None = None
         # Whether its task is a caller's.
-        self.piloted = False
-        self._seats: set[Seat] = set()
-        self._landed = False
+        self.has_leader = False
+        self._waiters: set[Waiter] = set()
+        self._finished = False
 
-    def land(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """Tell every caller the outcome; the first one counts."""
-        self._landed = True
-        seats, self._seats = self._seats, set()
-        for seat in seats:
-            seat.tell(outcome)
+        self._finished = True
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            waiter.tell(outcome)
 
     def abandon(self, outcome: Outcome) -> None:
-        """Tell every caller `outcome` now and cancel the call; the first time counts, because a pilot takes one cancellation back."""
+        """Tell every caller `outcome` now and cancel the call; the first time counts, because a leader takes one cancellation back."""
         if self.abandoned is not None:
             return
         self.abandoned = outcome
-        self.land(outcome)
+        self.finish(outcome)
         if self.task:
             self.task.cancel()
 
-    def take_pilot(self) -> None:
-        """Be carried by the current task: it waits for the outcome itself, and has no seat."""
+    def take_leader(self) -> None:
+        """Be carried by the current task: it waits for the outcome itself, and has no waiter."""
         self.task = asyncio.current_task()
-        self.piloted = True
+        self.has_leader = True
 
-    def lose_pilot(self) -> None:
+    def lose_leader(self) -> None:
         """The caller who carried it has left: for the others it ended early, by a deadline that was not theirs."""
         self.deadline = min(self.deadline, asyncio.get_running_loop().time())
-        self.land(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "the call that was shared was given up"))
+        self.finish(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "the call that was shared was given up"))
 
-    def board(self, told: Told, deadline: float) -> Seat:
-        """Wait for the outcome until `deadline` (loop time); only before it has landed."""
-        # The flight ends by its own deadline; only a caller with a nearer one needs a clock.
-        seat = Seat(self, told, deadline if deadline < self.deadline else None)
-        self._seats.add(seat)
-        return seat
+    def join(self, told: Told, deadline: float) -> Waiter:
+        """Wait for the outcome until `deadline` (loop time); only before it is known."""
+        # The shared call ends by its own deadline; only a caller with a nearer one needs a clock.
+        waiter = Waiter(self, told, deadline if deadline < self.deadline else None)
+        self._waiters.add(waiter)
+        return waiter
 
-    def left_by(self, seat: Seat) -> None:
+    def left_by(self, waiter: Waiter) -> None:
         """One caller less."""
-        self._seats.discard(seat)
-        if not self._seats and not self._landed and self.task and not self.piloted:
+        self._waiters.discard(waiter)
+        if not self._waiters and not self._finished and self.task and not self.has_leader:
             self.dropped = True
             self.task.cancel()

@@ -27,7 +27,7 @@ from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Places, Slots
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.question import Question
 from vmm_proxy.upstream.reachability import Contact, answered
-from vmm_proxy.upstream.single_flight import Answer, Flight, Outcome
+from vmm_proxy.upstream.single_flight import Answer, Outcome, SharedCall
 from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
 log = logging.getLogger(__name__)
@@ -85,8 +85,8 @@ class Upstream:
         self._callers = Slots(GUEST_CALLERS, f"guest {guest_id}")
         self._line: Line | None = None
         self._unasked = UnaskedBytes(guest_id, asyncio.get_running_loop().time)
-        self._flights: set[Flight] = set()
-        self._shared: dict[tuple[str, Metadata], Flight] = {}
+        self._in_progress: set[SharedCall] = set()
+        self._shared: dict[tuple[str, Metadata], SharedCall] = {}
         self._misses = 0
         self._redialled_at = float("-inf")
         self._asked_twice_at = float("-inf")
@@ -104,7 +104,7 @@ class Upstream:
         if method.only_reads and (method.name, deciding(metadata)) in self._shared:
             outcome = await self._wait(method, metadata, deadline, for_fleet=for_fleet, share=share)
         else:
-            outcome = await self._pilot(method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
+            outcome = await self._lead(method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
         if isinstance(outcome, CallError):
             raise outcome.again()
         return outcome
@@ -125,23 +125,23 @@ class Upstream:
         finally:
             question.leave()
 
-    async def _pilot(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> Outcome:
+    async def _lead(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> Outcome:
         if self._closed:
             raise self._closed.again()
         self._callers.take()
         try:
-            flight, end = self._begin(method, metadata, deadline, proxy_calls)
-            flight.take_pilot()
+            shared, end = self._begin(method, metadata, deadline, proxy_calls)
+            shared.take_leader()
             try:
-                return await self._fly(flight, method, metadata, end)
+                return await self._carry(shared, method, metadata, end)
             except asyncio.CancelledError:
-                if flight.abandoned is None:
+                if shared.abandoned is None:
                     end()
-                    flight.lose_pilot()
+                    shared.lose_leader()
                     raise
                 if _cancelled_besides():
                     raise
-                return flight.abandoned
+                return shared.abandoned
             finally:
                 end()
         finally:
@@ -174,10 +174,10 @@ class Upstream:
     async def close(self, reason: str) -> None:
         """End every call with UNAVAILABLE and `reason`, and the line with them; further calls fail alike."""
         self._closed = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {self.guest_id}: {reason}")
-        for flight in list(self._flights):
-            flight.abandon(self._closed)
+        for shared in list(self._in_progress):
+            shared.abandon(self._closed)
         await asyncio.gather(
-            *(flight.task for flight in self._flights if flight.task and not flight.piloted), return_exceptions=True
+            *(shared.task for shared in self._in_progress if shared.task and not shared.has_leader), return_exceptions=True
         )
         # They end now that every call has. They may not be cancelled: a channel whose close() was cancelled counts as closed, and keeps its
         # connection for good (grpcio 1.85).
@@ -186,25 +186,25 @@ class Upstream:
             await self._line.close()
 
     def renew_certificates(self) -> None:
-        """Dial anew where TLS is spoken, so that renewed files are used; calls in flight finish."""
+        """Dial anew where TLS is spoken, so that renewed files are used; calls in progress finish."""
         if self._tls and self._line:
             self._replace(self._line)
 
-    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> Flight:
+    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> SharedCall:
         if self._closed:
             raise self._closed.again()
-        flight = self._shared.get((method.name, deciding(metadata))) if method.only_reads else None
-        if flight is None or flight.dropped:
-            flight, end = self._begin(method, metadata, deadline, proxy_calls)
-            task = flight.task = asyncio.create_task(self._fly(flight, method, metadata, end))
+        shared = self._shared.get((method.name, deciding(metadata))) if method.only_reads else None
+        if shared is None or shared.dropped:
+            shared, end = self._begin(method, metadata, deadline, proxy_calls)
+            task = shared.task = asyncio.create_task(self._carry(shared, method, metadata, end))
             # For a task that was cancelled, perhaps before it began.
             task.add_done_callback(lambda _: end())
-        return flight
+        return shared
 
     def _begin(
         self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None
-    ) -> tuple[Flight, Callable[[], None]]:
-        """A flight with its places taken, and what ends it."""
+    ) -> tuple[SharedCall, Callable[[], None]]:
+        """A shared call with its places taken, and what ends it."""
         # What the fleet asks like everybody else is one call per method at the most, and needs no place to be bounded: a scrape and a list,
         # which together ask four things, must not have a caller refused.
         key = (method.name, deciding(metadata))
@@ -218,38 +218,38 @@ class Upstream:
             if calls:
                 calls.give_back()
             raise
-        flight = Flight(deadline)
-        self._flights.add(flight)
+        shared = SharedCall(deadline)
+        self._in_progress.add(shared)
         if method.only_reads:
-            self._shared[key] = flight
+            self._shared[key] = shared
         places: list[Places] = [slots for slots in (calls, proxy_calls) if slots]
-        return flight, partial(self._end, flight, key, places)
+        return shared, partial(self._end, shared, key, places)
 
-    def _end(self, flight: Flight, key: tuple[str, Metadata], places: list[Places]) -> None:
-        """Give the places of `flight` back and let nobody join it any more; the first time counts."""
-        if flight not in self._flights:
+    def _end(self, shared: SharedCall, key: tuple[str, Metadata], places: list[Places]) -> None:
+        """Give the places of `shared` back and let nobody join it any more; the first time counts."""
+        if shared not in self._in_progress:
             return
-        self._flights.discard(flight)
-        # A task that was cancelled keeps where that was, and its frames know the flight.
-        flight.task = None
+        self._in_progress.discard(shared)
+        # A task that was cancelled keeps where that was, and its frames know the shared call.
+        shared.task = None
         for place in places:
             place.give_back()
-        if self._shared.get(key) is flight:
+        if self._shared.get(key) is shared:
             del self._shared[key]
 
-    async def _fly(self, flight: Flight, method: Method, metadata: Metadata, end: Callable[[], None]) -> Outcome:
+    async def _carry(self, shared: SharedCall, method: Method, metadata: Metadata, end: Callable[[], None]) -> Outcome:
         outcome: Outcome
-        allowed_seconds = flight.deadline - asyncio.get_running_loop().time()
+        allowed_seconds = shared.deadline - asyncio.get_running_loop().time()
         answers_before = self.contact.answers
         answer_bytes = 0
         try:
-            outcome = await self._ask(method, metadata, flight.deadline)
+            outcome = await self._ask(method, metadata, shared.deadline)
             answer_bytes = outcome.wire_bytes
         except CallError as error:
             outcome = error.as_value()
             answer_bytes = error.wire_bytes
         except asyncio.CancelledError:
-            if asyncio.get_running_loop().time() >= flight.deadline:
+            if asyncio.get_running_loop().time() >= shared.deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.
                 missed = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, f"guest {self.guest_id}: no answer in time")
                 self._note(missed, allowed_seconds, answers_before)
@@ -261,7 +261,7 @@ class Upstream:
             self._unasked.answered(answer_bytes)
         end()
         self._note(outcome, allowed_seconds, answers_before)
-        flight.land(outcome)
+        shared.finish(outcome)
         return outcome
 
     async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:
