@@ -169,6 +169,7 @@ def _take(told: Told, line: bytes) -> None:
     except UnicodeDecodeError as error:
         # msgspec before 0.23 lets it through.
         raise PartsError(f"not UTF-8: {error.reason} at byte {error.start}") from error
+    _expect(not told.error or part.end, "more came after the error")
     if part.cards is not None:
         _expect(told.cards == [] and 0 <= part.cards <= CARDS_LIMIT, f"{part.cards} cards")
         told.cards = [{} for _ in range(part.cards)]

@@ -140,6 +140,8 @@ END = '{"end":true}\n'
         ('{"cards":1025}\n' + END, "1025 cards"),
         ('{"cards":1}\n' + ERROR, "an error next to cards"),
         ('{"machine":{"cc_ready":true}}\n' + ERROR, "an error next to cards"),
+        ('{"error":"why"}\n{"cards":1}\n' + END, "more came after the error"),
+        ('{"error":"why"}\n{"machine":{"cc_ready":true}}\n' + END, "more came after the error"),
     ],
 )
 def test_what_is_not_the_parts_of_one_sample_is_refused(told: str | bytes, wrong: str) -> None:

@@ -35,9 +35,9 @@ def check(data: bytes) -> None:
         part = {} if line.startswith(b"?") else json.loads(line, parse_constant=_refuse)
         cards = [{"errors": []} for _ in range(part["cards"])] if part.get("cards") is not None else cards
         if part.get("card") is not None:
-            cards[part["card"]].update(part.get("values", {}))
+            cards[part["card"]].update(_told(part.get("values")))
             cards[part["card"]]["errors"] += part.get("errors", [])
-        tree.update(part.get("machine") or {})
+        tree.update(_told(part.get("machine")))
         tree["error"] = part.get("error") or tree.get("error", "")
     assert message == _message(tree, cards), (message, tree)
     # What was not there is not there: a zero in place of a null would be a lie.
@@ -46,6 +46,11 @@ def check(data: bytes) -> None:
         assert found == {name for name in _NUMBERS if given.get(name) is not None}, (device, given)
     if message.error:
         assert MessageToDict(message).keys() == {"error"}, message
+
+
+def _told(values: dict[str, Any] | None) -> dict[str, Any]:
+    """What a part says: an unset value says nothing, and takes nothing back that an earlier part said."""
+    return {name: value for name, value in (values or {}).items() if value is not None}
 
 
 def _check_cut(data: bytes) -> None:
