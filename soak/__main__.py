@@ -34,8 +34,9 @@ from soak.service import Service, ServiceError
 from soak.verdict import Verdict, judge_ages, judge_calls, judge_disturbances, judge_logs, judge_parts
 from soak.watching import Watch
 
-# Allocators and caches have their size, each kind of disturbance has happened. Of a short run a quarter, of a long one this.
-WARM_UP_SECONDS = 90.0
+# Allocators and caches have their size, each kind of disturbance has happened, the proxy has looked for garbage once. Of a short run a
+# quarter, of a long one this.
+WARM_UP_SECONDS = 600.0
 WARM_UP_SHARE = 0.25
 # The last quiet moment, the end of all services and the table.
 END_SECONDS = 9.0
@@ -182,6 +183,7 @@ class Soak:
             "lost": [asdict(failure) for failure in self.book.lost()],
             "ages and gaps, seconds": spreads,
             "parts": {name: asdict(part) for name, part in verdict.parts.items()},
+            "resident MiB, by seconds": {name: watch.resident(name, pid) for name, pid in lasting.items()},
             "stalls, seconds": {name: report.spread_of(stalls) for name, stalls in watch.stalls.items()},
             "reasons": verdict.reasons,
         }

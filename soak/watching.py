@@ -6,6 +6,7 @@ A service that was started anew is another process with a series of its own; gro
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,6 +16,10 @@ from soak.processes import Holding, read_holding, waited_seconds
 from soak.service import Service
 
 MEASURE_SECONDS = 1.0
+# Of the measurements of memory so many make one in the report.
+SHOWN_EVERY = 30
+MEBIBYTE = 1024 * 1024
+STANDSTILL_SECONDS = 8.0
 # Of the time between two looks. A main thread that is kept waiting half of it gets less than half of the processor that it asks for, and
 # its calls queue up.
 STARVED_SHARE = 0.5
@@ -22,6 +27,8 @@ STARVED_SHARE = 0.5
 QUIET_SECONDS = 20.0
 QUIET_LOOK_SECONDS = 0.25
 QUIET_LOOKS = 6
+
+log = logging.getLogger(__name__)
 
 
 class Watch:
@@ -50,6 +57,11 @@ class Watch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def resident(self, name: str, pid: int) -> list[tuple[int, float]]:
+        """What this process held, twice a minute: seconds since the first measurement, MiB."""
+        series = self.series[name, pid]
+        return [(round(at - series[0][0]), round(held.resident_bytes / MEBIBYTE, 2)) for at, held in series[::SHOWN_EVERY]]
+
     async def quiet(self) -> dict[str, Holding]:
         """What each service holds once nothing changes any more, or after QUIET_SECONDS what it holds then."""
         loop = asyncio.get_running_loop()
@@ -66,7 +78,15 @@ class Watch:
 
     async def _measure(self) -> None:
         loop = asyncio.get_running_loop()
+        looked = loop.time()
         while True:
+            # This process was not run either: the machine stood still, and no service can be told from a stalled one.
+            if loop.time() - looked > STANDSTILL_SECONDS:
+                log.warning("the whole machine stood still for %.1f s", loop.time() - looked)
+                for service in self._services:
+                    service.ear.take_stalls()
+                    service.ear.excuse()
+            looked = loop.time()
             for service in self._services:
                 if service.running and (holding := read_holding(service.pid)):
                     self.series[service.name, service.pid].append((loop.time(), holding))

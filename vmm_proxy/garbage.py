@@ -13,7 +13,9 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+
+from guest_transport.process.every import Sleep, every
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +26,6 @@ NEVER = 2**31 - 1
 # What 1,200 objects a minute leave in this time is 3 MiB; one hold of the loop in this time is one call in ten thousand.
 FULL_COLLECTION_SECONDS = 600.0
 
-Sleep = Callable[[float], Awaitable[None]]
-
 
 def collect_rarely() -> None:
     """From now on Python begins no full collection by itself. What is there at the start stays, and is never looked at again."""
@@ -33,21 +33,16 @@ def collect_rarely() -> None:
     gc.set_threshold(*YOUNG_COLLECTIONS, NEVER)
 
 
+async def collect() -> None:
+    """One full collection."""
+    began = time.perf_counter()
+    found = gc.collect()
+    log.debug("garbage: %d objects found in %.1f ms", found, (time.perf_counter() - began) * 1000)
+
+
 @contextlib.asynccontextmanager
 async def collected(every_seconds: float = FULL_COLLECTION_SECONDS, sleep: Sleep = asyncio.sleep) -> AsyncIterator[None]:
     """A full collection every `every_seconds` while the context lasts."""
     collect_rarely()
-    task = asyncio.create_task(_run(every_seconds, sleep))
-    try:
+    async with every(every_seconds, collect, sleep):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _run(every_seconds: float, sleep: Sleep) -> None:
-    while True:
-        await sleep(every_seconds)
-        began = time.perf_counter()
-        found = gc.collect()
-        log.debug("garbage: %d objects found in %.1f ms", found, (time.perf_counter() - began) * 1000)

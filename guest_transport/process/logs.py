@@ -25,17 +25,23 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
-class _NotUtf8(logging.Filter):
-    """Takes what a peer chose, and the traceback, out of gRPC's complaint about a status text that is not UTF-8.
+class _OfPeers(logging.Filter):
+    """Makes one plain line of what gRPC (1.85) logs as an error with a traceback, and a peer alone has caused.
 
-    grpcio (1.85) writes two of them for each call that a hostile guest ends so; the call's own failure names the guest. Rejected: checking
-    the text before gRPC does, which gRPC has no place for.
+    A hostile guest's status text that is not UTF-8 makes two for each call; the call's own failure names the guest. A caller that leaves
+    in the instant in which its answer is sent makes one. Rejected: checking the text before gRPC does, which gRPC has no place for.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Always true."""
-        if str(record.msg).startswith("Invalid encoding on"):
+        message = str(record.msg)
+        if message.startswith("Invalid encoding on"):
             record.msg, record.args, record.exc_info = "a peer's status text is not UTF-8", (), None
+        elif message.startswith("ExecuteBatchError raised in core by servicer method"):
+            record.msg = message.replace(
+                "ExecuteBatchError raised in core by servicer method", "a caller left while it was answered:"
+            )
+            record.exc_info, record.levelno, record.levelname = None, logging.INFO, "INFO"
         return True
 
 
@@ -105,7 +111,7 @@ def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
     handler = SteadyHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     _log_what_python_prints()
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_NotUtf8())
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_OfPeers())
     # At INFO it writes "1 change detected" for each, and not of what.
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     root = logging.getLogger()

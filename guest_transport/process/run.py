@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 
 from guest_transport.errors import StartError
+from guest_transport.process import allocator
+from guest_transport.process.every import every
 from guest_transport.process.logs import escape
 from guest_transport.process.start_errors import limit_reached
 
@@ -45,6 +47,7 @@ def run(main: Main) -> int:
             f"cannot run with fewer than {LEAST_DESCRIPTORS} file descriptors: LimitNOFILE= of the unit, ulimit -n\n"
         )
         return EXIT_FAILURE
+    allocator.keep_little()
     stopping = _Stop()
     # Linux gives a signal for the process to the main thread when that thread takes it, so the loop's wait is always interrupted.
     before = {number: signal.signal(number, stopping.on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -90,7 +93,8 @@ class _Stop:
         self._loop = asyncio.get_running_loop()
         if self.asked:
             self._event.set()
-        await main(self._event)
+        async with every(allocator.GIVE_BACK_SECONDS, allocator.give_back_beside):
+            await main(self._event)
         self.finished = True
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:

@@ -102,3 +102,21 @@ warnings.warn("old", RuntimeWarning)
     assert r"ValueError: in the\nend" in lines[0]
     assert "LookupError: lost" in lines[1]
     assert "RuntimeWarning: old" in lines[2]
+
+
+def test_a_caller_that_leaves_while_it_is_answered_is_no_error_with_a_traceback() -> None:
+    code = """
+import logging
+from guest_transport.process.logs import log_to_stderr
+log_to_stderr()
+try:
+    raise RuntimeError("Failed grpc_call_start_batch")
+except RuntimeError:
+    # The words of grpcio 1.85, seen when a call was cancelled in the instant in which its answer was sent.
+    logging.getLogger("grpc._cython.cygrpc").exception(
+        "ExecuteBatchError raised in core by servicer method [/guest_api.GuestApi/SysInfo]"
+    )
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert "Traceback" not in ended.stderr
+    assert "INFO grpc._cython.cygrpc: a caller left while it was answered: [/guest_api.GuestApi/SysInfo]" in ended.stderr
