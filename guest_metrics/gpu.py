@@ -1,91 +1,129 @@
 """GpuInfoResponse as sample lines, for a guest's own page and, with the proxy's labels in front, for the fleet's.
 
+The lines come in the groups of card_fields, so that a page holds those that its reader chose; BASE has what is true of the guest too.
 A value that is unset or impossible has no sample: absent is not zero. An entry is a hostile guest's to choose, so two devices with equal
 labels give the lines of the first only, and a page stays valid whatever a guest answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, XidCount
-from guest_contract.card_fields import ROWS
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, ROWS
 from guest_contract.card_values import BESIDE, judged_columns, pci_devices
-from guest_contract.health import Level, Verdict, judge_cards
+from guest_contract.health import Level, judge_cards
 from guest_metrics import table
 from guest_metrics.card_lines import CardLines
 from guest_metrics.exposition import LabelText, Lines, Number, thousandths
 from guest_metrics.forms import Told
 
-_LINES = CardLines(ROWS, table.CARD_FAMILIES)
+# In the order of the lines.
+ALL_GROUPS = (BASE, *GROUPS)
+_LINES = {group: CardLines([row for row in ROWS if row.group == group], table.CARD_FAMILIES) for group in ALL_GROUPS}
 # Unknown is no number.
 _HEALTH = {Level.OK: 0, Level.UNKNOWN: None, Level.DEGRADED: 1, Level.FAILED: 2}
 # Series of one guest: some 100 XIDs exist, and a card that reports 64 different ones is as sick as it can be; 16 cards.
 XIDS_LIMIT = 1024
 
 
-def add_gpus(lines: Lines, reply: GpuInfoResponse, *, with_age: bool = True) -> None:
-    """The lines of one reply: up, age, CC state and every device. Without the age for a page that keeps lines while only that grows.
+def add_gpus(lines: Lines, reply: GpuInfoResponse, groups: Collection[str] = ALL_GROUPS, *, with_age: bool = True) -> None:
+    """The lines of one reply in these groups. Without the age for a page that keeps lines while only that grows.
 
     None while the agent's first sample is taken: "up 0" would be an alarm at every start.
     """
     if reply.first_sample_pending:
         return
-    lines.add(table.GPU_NVML_UP, 0 if reply.error else 1)
+    if BASE in groups:
+        _add_whole(lines, reply, with_age=with_age)
+    devices = list(reply.gpus)
+    # A later device never replaces an earlier one with the same labels.
+    first: dict[LabelText, int] = {}
+    for at, device in enumerate(devices):
+        first.setdefault(lines.labels(table.CARD_LABELS, _identity(device)), at)
+    labels, columns = list(first), judged_columns([devices[at] for at in first.values()])
+    for group in ALL_GROUPS:
+        if group in groups:
+            _LINES[group].write_columns(lines, labels, columns)
+            if group == BASE:
+                lines.put_numbers(table.GPU_QUERY_ERRORS, zip(labels, map(len, columns[-1]), strict=True))
+            elif group == HEALTH:
+                _add_health(lines, reply, first)
+
+
+def _add_whole(lines: Lines, reply: GpuInfoResponse, *, with_age: bool) -> None:
+    """What is true of the guest and of no single card."""
     if with_age and reply.HasField("sample_age_ms"):
         lines.add(table.GPU_SAMPLE_AGE, thousandths(reply.sample_age_ms))
-    if reply.HasField("cc_enabled"):
-        lines.add(table.GPU_CC_ENABLED, int(reply.cc_enabled))
-    if reply.HasField("cc_ready"):
-        lines.add(table.GPU_CC_READY, int(reply.cc_ready))
-    if reply.HasField("cc_devtools"):
-        lines.add(table.GPU_CC_DEVTOOLS, int(reply.cc_devtools))
-    if not reply.error:
-        lines.add(table.GPU_NVML_DEVICES, len(reply.gpus))
-    if (on_the_bus := pci_devices(reply)) is not None:
-        lines.add(table.GPU_PCI_DEVICES, on_the_bus)
-    # A later device never replaces an earlier one with the same labels.
-    cards: dict[LabelText, GpuDevice] = {}
-    verdicts: dict[LabelText, Verdict] = {}
-    for device, verdict in zip(reply.gpus, judge_cards(reply), strict=True):
-        at = lines.labels(table.CARD_LABELS, _identity(device))
-        cards.setdefault(at, device)
-        verdicts.setdefault(at, verdict)
-    _LINES.write(lines, cards)
-    lines.put_numbers(table.GPU_QUERY_ERRORS, ((at, len(device.errors)) for at, device in cards.items()))
-    lines.put_numbers(table.GPU_HEALTH, ((at, _HEALTH[verdict.level]) for at, verdict in verdicts.items()))
-    for at, verdict in verdicts.items():
-        for reason in verdict.reasons:
-            lines.put(table.GPU_HEALTH_REASON, LabelText(f'{at[:-1]},reason="{reason.code}"}}'), 1)
-    for xid in _xids(reply):
-        lines.add(table.GPU_XID_ERRORS, xid.times, *xid.card, str(xid.number))
+    for family, number in zip(_WHOLE, _whole(reply), strict=True):
+        if number is not None:
+            lines.add(family, number)
 
 
-def read_gpus(reply: GpuInfoResponse) -> Told:
-    """What stands on the lines of add_gpus(without age): names, and the numbers in the lines' order."""
-    # Each look at a repeated field makes its entries' objects anew.
-    columns = judged_columns(list(reply.gpus))
-    *identity, errors = columns[-len(BESIDE) :]
-    texts, values = _LINES.read(columns)
-    if reply.first_sample_pending:
-        return (), []
-    numbers: list[Number | None] = [
+_WHOLE = (
+    table.GPU_NVML_UP,
+    table.GPU_CC_ENABLED,
+    table.GPU_CC_READY,
+    table.GPU_CC_DEVTOOLS,
+    table.GPU_NVML_DEVICES,
+    table.GPU_PCI_DEVICES,
+)
+
+
+def _whole(reply: GpuInfoResponse) -> list[Number | None]:
+    """The numbers of _WHOLE."""
+    return [
         0 if reply.error else 1,
         int(reply.cc_enabled) if reply.HasField("cc_enabled") else None,
         int(reply.cc_ready) if reply.HasField("cc_ready") else None,
         int(reply.cc_devtools) if reply.HasField("cc_devtools") else None,
-        None if reply.error else len(errors),
+        None if reply.error else len(reply.gpus),
         pci_devices(reply),
     ]
-    numbers += values
-    numbers += map(len, errors)
+
+
+def _add_health(lines: Lines, reply: GpuInfoResponse, cards: Mapping[LabelText, int]) -> None:
+    judged = judge_cards(reply)
+    verdicts = [(labels, judged[at]) for labels, at in cards.items()]
+    lines.put_numbers(table.GPU_HEALTH, ((labels, _HEALTH[verdict.level]) for labels, verdict in verdicts))
+    for labels, verdict in verdicts:
+        for reason in verdict.reasons:
+            lines.put(table.GPU_HEALTH_REASON, LabelText(f'{labels[:-1]},reason="{reason.code}"}}'), 1)
+    for xid in _xids(reply):
+        lines.add(table.GPU_XID_ERRORS, xid.times, *xid.card, str(xid.number))
+
+
+def read_gpus(reply: GpuInfoResponse, groups: Collection[str] = ALL_GROUPS) -> Told:
+    """What stands on the lines of add_gpus(without age): names, and the numbers in the lines' order."""
+    # Each look at a repeated field makes its entries' objects anew.
+    columns = judged_columns(list(reply.gpus))
+    *identity, errors = columns[-len(BESIDE) :]
+    if reply.first_sample_pending:
+        return (), []
+    numbers: list[Number | None] = _whole(reply) if BASE in groups else []
+    names: list[Hashable] = [*zip(*identity, strict=True)]
+    for group in ALL_GROUPS:
+        if group in groups:
+            texts, values = _LINES[group].read(columns)
+            names += texts
+            numbers += values
+            if group == BASE:
+                numbers += map(len, errors)
+            elif group == HEALTH:
+                said, more = _read_health(reply)
+                names += said
+                numbers += more
+    return tuple(names), numbers
+
+
+def _read_health(reply: GpuInfoResponse) -> tuple[list[Hashable], list[Number | None]]:
     verdicts, xids = judge_cards(reply), _xids(reply)
     codes = [tuple(reason.code for reason in verdict.reasons) for verdict in verdicts]
-    numbers += [_HEALTH[verdict.level] for verdict in verdicts]
+    numbers: list[Number | None] = [_HEALTH[verdict.level] for verdict in verdicts]
     numbers += [1] * sum(map(len, codes))
     numbers += [xid.times for xid in xids]
-    return (*zip(*identity, strict=True), *texts, *codes, *((xid.card, xid.number) for xid in xids)), numbers
+    return [*codes, *((xid.card, xid.number) for xid in xids)], numbers
 
 
 class Xid(NamedTuple):

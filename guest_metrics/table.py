@@ -11,10 +11,10 @@ Order here is the order on a page. Labels that a proxy puts in front (`vm_id`, `
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from guest_contract.card_fields import IDENTITY, ROWS, Field
+from guest_contract.card_fields import BASE, HEALTH, IDENTITY, ROWS, Field
 
 
 class Kind(enum.Enum):
@@ -32,12 +32,14 @@ UNITS = ("bytes", "seconds", "ratio", "celsius", "percent", "milliwatts", "watts
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric family. `name` is what stands on a sample line (of a histogram: without _bucket, _sum, _count)."""
+    """One metric family. `name` is what stands on a sample line (of a histogram: without _bucket, _sum, _count); `group` is what chooses it
+    on a page: that of its card values, BASE for everything else."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
+    group: str = BASE
 
     @property
     def openmetrics_name(self) -> str:
@@ -52,12 +54,12 @@ class Family:
         return word if word in UNITS and self.kind is not Kind.INFO else ""
 
 
-def _gauge(name: str, text: str, *labels: str) -> Family:
-    return Family(name, Kind.GAUGE, text, labels)
+def _gauge(name: str, text: str, *labels: str, group: str = BASE) -> Family:
+    return Family(name, Kind.GAUGE, text, labels, group)
 
 
-def _counter(name: str, text: str, *labels: str) -> Family:
-    return Family(name, Kind.COUNTER, text, labels)
+def _counter(name: str, text: str, *labels: str, group: str = BASE) -> Family:
+    return Family(name, Kind.COUNTER, text, labels, group)
 
 
 def _info(name: str, text: str, *labels: str) -> Family:
@@ -65,17 +67,18 @@ def _info(name: str, text: str, *labels: str) -> Family:
 
 
 def card_families(rows: Iterable[Field], card_labels: tuple[str, ...]) -> dict[str, Family]:
-    """The family of each row that has one."""
-    metrics = {row.name: row.metric for row in rows if row.metric is not None}
+    """The family of each row that has one; raises ValueError for a family that rows of two groups fill."""
+    metrics = [(row, row.metric) for row in rows if row.metric is not None]
     labels: dict[str, dict[str, None]] = {}
-    for metric in metrics.values():
+    for _, metric in metrics:
         own = [*(name for name, _ in metric.labels), *filter(None, [metric.each])]
         labels.setdefault(metric.name, {}).update(dict.fromkeys(own))
     made: dict[str, Family] = {}
-    for metric in metrics.values():
-        if metric.name not in made:
-            made[metric.name] = Family(metric.name, Kind(metric.kind), metric.help, (*card_labels, *labels[metric.name]))
-    return {name: made[metric.name] for name, metric in metrics.items()}
+    for row, metric in metrics:
+        family = Family(metric.name, Kind(metric.kind), metric.help, (*card_labels, *labels[metric.name]), row.group)
+        if made.setdefault(metric.name, family).group != row.group:
+            raise ValueError(f"{row.name}: {metric.name} is of the group {made[metric.name].group}, not of {row.group}")
+    return {row.name: made[metric.name] for row, metric in metrics}
 
 
 # --- The guest's system, from SystemInfo and the container list -----------------------------------------------------------------------
@@ -141,13 +144,17 @@ GPU_QUERY_ERRORS = _gauge(
     *CARD_LABELS,
 )
 GPU_HEALTH = _gauge(
-    "dstack_gpu_health", "Whether the card is healthy: 0 ok, 1 degraded, 2 failed; absent when that is unknown.", *CARD_LABELS
+    "dstack_gpu_health",
+    "Whether the card is healthy: 0 ok, 1 degraded, 2 failed; absent when that is unknown.",
+    *CARD_LABELS,
+    group=HEALTH,
 )
 GPU_HEALTH_REASON = _gauge(
     "dstack_gpu_health_reason",
     "1 for each reason why the card is degraded, failed or unknown, by its code in docs/cards.md; absent for what does not apply.",
     *CARD_LABELS,
     "reason",
+    group=HEALTH,
 )
 GPU_XID_ERRORS = _counter(
     "dstack_gpu_xid_errors_total",
@@ -155,12 +162,14 @@ GPU_XID_ERRORS = _counter(
     "index and uuid are empty where no card is shown at the address.",
     *CARD_LABELS,
     "xid",
+    group=HEALTH,
 )
 GPU_XID_LAST = _gauge(
     "dstack_gpu_xid_last_timestamp_seconds",
     "When the driver last reported this XID at the card's address, since 1970-01-01 UTC and to a second; absent when unknown.",
     *CARD_LABELS,
     "xid",
+    group=HEALTH,
 )
 GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver shows; absent when it could not be asked.")
 GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the guest's PCI bus; absent when the bus could not be read.")
@@ -260,3 +269,8 @@ PROCESS_FAMILIES = (
 )
 
 ALL: tuple[Family, ...] = GUEST_FAMILIES + GPU_FAMILIES + AGENT_FAMILIES + PROXY_FAMILIES + PROCESS_FAMILIES
+
+
+def of_groups(groups: Collection[str]) -> tuple[Family, ...]:
+    """The families of these groups, in order."""
+    return tuple(family for family in ALL if family.group in groups)

@@ -31,6 +31,13 @@ _INTRODUCTION = """\
   them.
 - A kind written as *info* is a gauge that is always 1, and an `info` in OpenMetrics.
 
+## Groups
+
+A page is chosen by group: `/metrics?group=health&group=limits`, in Prometheus `params: {group: [health, limits]}`. `base` is a group
+like the others and holds all that is of no other: a page of `group=health` alone is without it. Without the parameter a guest's page has
+all that the guest samples (`gpu.groups`), and the proxy's has base, identity and health. An unknown group is refused (400) with the known
+ones.
+
 """
 
 _GROUPS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
@@ -71,10 +78,13 @@ def render() -> str:
 
 def _group(title: str, note: str, families: Iterable[Family]) -> str:
     rows = "".join(
-        f"| `{family.name}` | {family.kind.value} | {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |\n"
-        for family in families
+        f"| `{family.name}` | {family.kind.value} | {family.group} | {_labels(family)} | {family.help} |\n" for family in families
     )
-    return f"## {title}\n\n{note}\n\n| name | kind | labels | what it says |\n|---|---|---|---|\n{rows}\n"
+    return f"## {title}\n\n{note}\n\n| name | kind | group | labels | what it says |\n|---|---|---|---|---|\n{rows}\n"
+
+
+def _labels(family: Family) -> str:
+    return ", ".join(f"`{label}`" for label in family.labels)
 
 
 if __name__ == "__main__":

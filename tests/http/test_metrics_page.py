@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 import pytest
 
 from guest_api.guest_api_pb2 import DiskInfo, GpuInfoResponse
+from guest_metrics import groups, table
 from guest_metrics.exposition import Format
 from guest_metrics.scrape_time import page_seconds
 from guest_transport.http.answers import wants_gzip
@@ -169,6 +171,40 @@ async def test_a_card_with_a_hostile_name_leaves_the_other_series_as_they_are() 
     assert samples[at("dstack_gpu_temperature_celsius", index="0", uuid=name, pci_bus_id="00000000:01:00.0")] == 31
     assert sum(1 for sample, _ in samples if sample == "dstack_gpu_temperature_celsius") == 8
     assert name in {dict(labels)["name"] for sample, labels in samples if sample == "dstack_guest_container_info"}
+
+
+@pytest.mark.parametrize("group", groups.KNOWN)
+async def test_a_page_of_one_group_has_its_families_and_no_other(group: str) -> None:
+    guest = gpu_guest()
+    for device in guest.gpus.reply.gpus:
+        device.row_remap_pending = True
+    guest.gpus.reply.groups.append("health")
+    async with served(guest) as address:
+        samples = read((await get(address, f"/metrics?group={group}")).body, Format.TEXT)
+        whole = read((await get(address, "/metrics")).body, Format.TEXT)
+    of_group = {family.name for family in table.of_groups({group})}
+    assert {name for name, _ in samples} == {name for name, _ in whole} & of_group - {"dstack_guest_container_info"}
+    assert guest.system.reads == 1 + (group == "base")
+
+
+async def test_a_page_without_base_takes_no_look_at_the_system_and_groups_may_be_several() -> None:
+    guest = gpu_guest()
+    async with served(guest) as address:
+        health = await get(address, "/metrics?group=health")
+        both = await get(address, "/metrics?group=health&group=base&group=health")
+    assert guest.system.reads == 1
+    assert b"dstack_gpu_nvml_up" not in health.body
+    assert b"dstack_gpu_health" in health.body
+    assert {b"dstack_gpu_nvml_up", b"dstack_guest_cpus", b"dstack_gpu_health_reason"} <= set(
+        re.findall(rb"^\w+", both.body, re.M)
+    )
+
+
+@pytest.mark.parametrize("query", ["group=Health", "group=", "group=health&group=x", "group=health,limits"])
+async def test_a_group_that_is_unknown_is_refused_with_those_that_are_known(query: str) -> None:
+    async with served(gpu_guest()) as address:
+        answer = await get(address, f"/metrics?{query}")
+    assert (answer.status, answer.text) == (400, f"group: known are {', '.join(groups.KNOWN)}\n")
 
 
 async def test_256_disks_are_all_there() -> None:

@@ -67,6 +67,15 @@ def test_rows_of_one_family_stand_together_and_a_counter_is_one() -> None:
     ]
 
 
+def test_a_family_of_two_groups_is_refused() -> None:
+    one, two = (
+        Field(name, "q", group, title="T", unit=COUNT, metric=Metric("clock_hertz", "C."))
+        for name, group in (("a", "limits"), ("b", "activity"))
+    )
+    with pytest.raises(ValueError, match="b: dstack_gpu_clock_hertz is of the group limits, not of activity"):
+        table.card_families([one, two], ())
+
+
 def test_a_state_is_one_of_its_words_and_bits_are_each_their_own() -> None:
     state = row("temperature_c", Metric("state", "S.", each="state"), names={1: "started", 3: "completed"})
     bits = row("utilization_gpu", Metric("reason", "R.", each="reason"), bits={1: "idle", 4: "hot"})

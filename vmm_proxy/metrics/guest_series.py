@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
+from guest_contract.card_fields import BASE
 from guest_metrics import gpu, guest, table
 from guest_metrics.exposition import LabelText, Lines, thousandths
 from guest_metrics.forms import NOTHING, KeptForm, filled
@@ -18,11 +20,14 @@ from vmm_proxy.metrics.labels import own_labels
 from vmm_proxy.metrics.last_answers import LastKnown
 
 
-def add_answers(lines: Lines, known: LastKnown, now: float) -> None:
-    """The lines of the guest's answers, without what grows by itself."""
+def add_answers(lines: Lines, known: LastKnown, now: float, groups: frozenset[str]) -> None:
+    """The lines of the guest's answers in these groups, without what grows by itself."""
     if gpus := known.gpus.shown(now):
-        _add_gpus(lines, gpus)
-        add_host_addresses(lines, gpus, known.entry.gpus)
+        gpu.add_gpus(lines, gpus, groups, with_age=False)
+        if BASE in groups:
+            add_host_addresses(lines, gpus, known.entry.gpus)
+    if BASE not in groups:
+        return
     if system := known.system.shown(now):
         guest.add_system(lines, system)
     if containers := known.containers.shown(now):
@@ -60,16 +65,15 @@ def add_host_addresses(lines: Lines, reply: GpuInfoResponse, host_addresses: Seq
             lines.add(table.PROXY_GUEST_GPU_INFO, 1, str(device.index), device.uuid, device.pci_bus_id, address)
 
 
-def _add_gpus(lines: Lines, reply: GpuInfoResponse) -> None:
-    gpu.add_gpus(lines, reply, with_age=False)
-
-
 def _milliseconds(seconds: float) -> int:
     return max(0, round(seconds * 1000))
 
 
 class KeptLines:
-    """The lines of a guest's answers behind the labels of `entry`, in three parts: GPUs, system, and what seldom changes."""
+    """The lines of a guest's answers behind the labels of `entry`, in three parts: GPUs, system, and what seldom changes.
+
+    Of the GPUs they are those of `groups`. The other parts are small beside these, and are kept whatever is chosen.
+    """
 
     __slots__ = (
         "_containers",
@@ -80,19 +84,21 @@ class KeptLines:
         "_system_form",
         "entry",
         "gpus",
+        "groups",
         "labels",
         "rest",
         "system",
         "xid_ages",
     )
 
-    def __init__(self, entry: GuestEntry, chosen: Mapping[str, str]) -> None:
-        self.entry = entry
+    def __init__(self, entry: GuestEntry, chosen: Mapping[str, str], groups: frozenset[str]) -> None:
+        self.entry, self.groups = entry, groups
         self.gpus = self.system = self.rest = NOTHING
         self._empty = Lines(own_labels(entry, chosen))
         self.labels = self._empty.labels((), ())
         self.xid_ages: Sequence[tuple[LabelText, int]] = ()
-        self._gpu_form = KeptForm(_add_gpus, gpu.read_gpus)
+        write = partial(gpu.add_gpus, groups=groups, with_age=False)
+        self._gpu_form: KeptForm[GpuInfoResponse] = KeptForm(write, partial(gpu.read_gpus, groups=groups))
         self._system_form = KeptForm(guest.add_system, guest.read_system)
         # What the parts were made of. Compared as objects: each answer is a new one.
         self._gpus: GpuInfoResponse | None = None
@@ -117,9 +123,9 @@ class KeptLines:
         self._gpus, self._system, self._containers = gpus, system, containers
 
 
-def kept_lines(known: LastKnown, chosen: Mapping[str, str]) -> KeptLines:
-    """The guest's kept lines; new ones when its entry, and so its labels, changed."""
+def kept_lines(known: LastKnown, chosen: Mapping[str, str], groups: frozenset[str]) -> KeptLines:
+    """The guest's kept lines; new ones when its entry, and so its labels, or the groups changed."""
     kept = known.lines
-    if not isinstance(kept, KeptLines) or kept.entry is not known.entry:
-        kept = known.lines = KeptLines(known.entry, chosen)
+    if not isinstance(kept, KeptLines) or kept.entry is not known.entry or kept.groups != groups:
+        kept = known.lines = KeptLines(known.entry, chosen, groups)
     return kept

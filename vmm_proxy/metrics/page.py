@@ -11,11 +11,13 @@ import asyncio
 import platform
 from collections.abc import Mapping, Sequence
 
+from guest_contract.card_fields import BASE, HEALTH
 from guest_metrics import table
 from guest_metrics.exposition import ENDS, Format, Fragment, Lines, header
 from guest_metrics.exposition import page as page_of
 from guest_metrics.forms import Sheet
 from guest_metrics.gpu import xid_ages
+from guest_metrics.groups import OF_A_FLEET
 from vmm_proxy.metrics.guest_answers import FleetBoard
 from vmm_proxy.metrics.guest_series import KeptLines, add_ages, add_answers, add_xid_times, kept_lines
 from vmm_proxy.metrics.labels import own_labels
@@ -24,6 +26,8 @@ from vmm_proxy.metrics.pacing import Breath
 
 # Where guests come and go faster than a page is made, the last attempt is made in one go; what it needs is mostly there by then.
 ATTEMPTS = 3
+# Prometheus's longest usual interval is a minute; a group that nobody chose for so long costs nothing more.
+GROUP_KEPT_SECONDS = 300.0
 
 
 class FleetPage:
@@ -35,28 +39,38 @@ class FleetPage:
         self._build = (version, platform.python_version())
         self._one_at_a_time = asyncio.Lock()
         self._gpus, self._systems, self._rest = Sheet(), Sheet(), Sheet()
+        # When each group was last chosen, on the board's clock.
+        self._chosen_at: dict[str, float] = {}
 
-    async def of_all(self, form: Format, own: Lines) -> list[bytes]:
-        """The page of all guests, in blocks; `own` holds the proxy's own samples."""
+    async def of_all(self, form: Format, own: Lines, groups: frozenset[str] = OF_A_FLEET) -> list[bytes]:
+        """The page of all guests in these groups, in blocks; `own` holds the proxy's own samples."""
         own.add(table.PROXY_BUILD_INFO, 1, *self._build)
         async with self._one_at_a_time:
             for attempt in range(ATTEMPTS):
                 guests = self._board.guests()
                 breath = Breath() if attempt + 1 < ATTEMPTS else None
-                ages = await self._filled(guests, breath)
+                ages = await self._filled(guests, self._kept_groups(groups), breath)
                 # A guest that left meanwhile, or became another VM, may not be on a page that is made now.
                 if guests is self._board.guests():
                     break
-            return _assembled(form, [own.fragment(), ages], [sheet.blocks for sheet in (self._gpus, self._systems, self._rest)])
+            sheets = [sheet.blocks for sheet in (self._gpus, self._systems, self._rest)]
+            return _assembled(form, groups, [own.fragment(), ages], sheets)
 
-    async def _filled(self, guests: Sequence[LastKnown], breath: Breath | None) -> Fragment:
+    def _kept_groups(self, groups: frozenset[str]) -> frozenset[str]:
+        """The groups to keep lines for: these, and those that were chosen lately."""
+        now = self._board.clock()
+        self._chosen_at |= dict.fromkeys(groups, now)
+        self._chosen_at = {group: at for group, at in self._chosen_at.items() if now - at <= GROUP_KEPT_SECONDS}
+        return frozenset(self._chosen_at)
+
+    async def _filled(self, guests: Sequence[LastKnown], groups: frozenset[str], breath: Breath | None) -> Fragment:
         """Fill the sheets with `guests`, and give their ages; without `breath` in one go."""
         ages, kept = Lines(), list[KeptLines]()
         for guest in guests:
             if breath:
                 await breath.take()
             now = self._board.clock()
-            lines = kept_lines(guest, self._chosen)
+            lines = kept_lines(guest, self._chosen, groups)
             lines.bring_up_to_date(guest, now)
             add_ages(ages, lines.labels, guest, now)
             add_xid_times(ages, lines.xid_ages, guest, now)
@@ -72,21 +86,26 @@ class FleetPage:
                     await breath.take()
         return ages.fragment()
 
-    def of_one(self, guest: LastKnown, form: Format, *, labels_from_target: bool = False) -> bytes:
-        """One guest's page; without the proxy's labels where the scraper puts the same ones on its target."""
+    def of_one(
+        self, guest: LastKnown, form: Format, groups: frozenset[str] = OF_A_FLEET, *, labels_from_target: bool = False
+    ) -> bytes:
+        """One guest's page in these groups; without the proxy's labels where the scraper puts the same ones on its target."""
         now = self._board.clock()
         labels = {} if labels_from_target else own_labels(guest.entry, self._chosen)
         lines = Lines(labels)
-        add_ages(lines, lines.labels((), ()), guest, now)
-        add_answers(lines, guest, now)
-        if (gpus := guest.gpus.shown(now)) is not None:
+        if BASE in groups:
+            add_ages(lines, lines.labels((), ()), guest, now)
+        add_answers(lines, guest, now, groups)
+        if HEALTH in groups and (gpus := guest.gpus.shown(now)) is not None:
             add_xid_times(lines, xid_ages(lines, gpus), guest, now)
         return page_of([lines.fragment()], form)
 
 
-def _assembled(form: Format, own: Sequence[Fragment], sheets: Sequence[Mapping[str, bytes]]) -> list[bytes]:
+def _assembled(
+    form: Format, groups: frozenset[str], own: Sequence[Fragment], sheets: Sequence[Mapping[str, bytes]]
+) -> list[bytes]:
     page: list[bytes] = []
-    for family in table.ALL:
+    for family in table.of_groups(groups):
         lines = "".join(part.lines.get(family.name, "") for part in own)
         blocks = [block for sheet in sheets if (block := sheet.get(family.name))]
         if lines or blocks:
