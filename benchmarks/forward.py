@@ -21,7 +21,7 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.forwarders import CONNECTIONS, DIRECT, Forwarder, bare, guests, start, start_forwarders
+from benchmarks.forwarders import CONNECTIONS, DIRECT, KEPT, Forwarder, bare, guests, start, start_forwarders
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 
@@ -30,6 +30,8 @@ from guest_transport.options import channel_options
 ADDED_P50_LIMIT = 1.25
 CPU_LIMIT = 1.35
 SHARED_LEAST = 1.3
+# The same where the caller takes an old answer, and the guest is not asked.
+KEPT_LIMITS = (0.5, 0.5, 3.0)
 
 NOT_DONE = {
     "bare": "limits, deadlines of its own, sharing, the status table, policy, identity, unknown ids (it ends them with UNKNOWN)",
@@ -108,12 +110,16 @@ def show(measured: dict[str, Measured]) -> bool:
             f"{name:14}{added * 1000:8.2f} ms {added / least[0]:5.2f} x{cpu:13.3f} s {cpu / least[1]:5.2f} x"
             f"{shared:16.0f} /s {shared / least[2]:5.2f} x"
         )
-    print(f"{'target':14}{ADDED_P50_LIMIT:>16} x{CPU_LIMIT:>20} x{f'at least {SHARED_LEAST}':>25} x")
+    limits = {"vmm-proxy": (ADDED_P50_LIMIT, CPU_LIMIT, SHARED_LEAST), KEPT: KEPT_LIMITS}
+    for name, (added, cpu, shared) in limits.items():
+        print(f"{'target of':10}{name:14}{added:>6} x{cpu:>20} x{f'at least {shared}':>25} x")
     for name in medians:
         if missing := NOT_DONE.get(name.split()[0]):
             print(f"{name} does without: {missing}")
-    ours = medians["vmm-proxy"]
-    return ours[0] / least[0] <= ADDED_P50_LIMIT and ours[1] / least[1] <= CPU_LIMIT and ours[2] / least[2] >= SHARED_LEAST
+    return all(
+        medians[name][0] / least[0] <= added and medians[name][1] / least[1] <= cpu and medians[name][2] / least[2] >= shared
+        for name, (added, cpu, shared) in limits.items()
+    )
 
 
 async def compare(folder: Path, rounds: int, alone: int, each: int) -> bool:
@@ -122,7 +128,7 @@ async def compare(folder: Path, rounds: int, alone: int, each: int) -> bool:
     try:
         measured = await rounds_of(folder, forwarders, rounds, alone, each)
     finally:
-        for process in (server, *(forwarder.process for forwarder in forwarders)):
+        for process in {server, *(forwarder.process for forwarder in forwarders)}:
             process.kill()
             await process.wait()
     met = show(measured)

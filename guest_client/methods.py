@@ -148,9 +148,13 @@ class ProxyMethods:
         ids: Iterable[str] = (),
         labels: Mapping[str, str] | None = None,
         interval_seconds: float | None = None,
+        max_age_seconds: float | None = None,
         timeout_seconds: float | None = None,
     ) -> Stream[fleet_pb2.WatchGpuInfoResponse, fleet_pb2.GuestGpuInfo]:
-        """GpuInfo of every selected guest, again every interval, until it is closed or `timeout_seconds` have passed."""
+        """GpuInfo of every selected guest, again every interval, until it is closed or `timeout_seconds` have passed.
+
+        The proxy does not ask a guest whose last answer is at most `max_age_seconds` old.
+        """
         interval = None
         if interval_seconds is not None:
             interval = Duration()
@@ -158,7 +162,14 @@ class ProxyMethods:
         request = fleet_pb2.WatchGpuInfoRequest(selector=_selector(ids, labels), interval=interval)
         until = None if timeout_seconds is None else checked_seconds("timeout_seconds", timeout_seconds)
         return Stream(
-            Ask(f"{_FLEET}WatchGpuInfo", request, fleet_pb2.WatchGpuInfoResponse, "WatchGpuInfo", until),
+            Ask(
+                f"{_FLEET}WatchGpuInfo",
+                request,
+                fleet_pb2.WatchGpuInfoResponse,
+                "WatchGpuInfo",
+                until,
+                _no_older_than(max_age_seconds),
+            ),
             lambda reply: reply.guests,
         )
 

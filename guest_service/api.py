@@ -16,9 +16,9 @@ import grpc
 from google.protobuf import empty_pb2
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
+from guest_contract.cache_control import CacheControlError, parse_max_age
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.power import Power, ShutdownRefusedError
-from guest_service.telemetry.cache_control import CacheControlError, parse_max_age
 from guest_transport.abort import abort
 from guest_transport.peers import Peer, Peers, TcpPeer
 from guest_transport.server.grpc_server import Service

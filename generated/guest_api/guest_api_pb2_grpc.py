@@ -383,7 +383,8 @@ class ProxiedGuestApiServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GpuInfo(self, request, context):
-        """GPUs. Request metadata `cache-control: max-age=N` (seconds) is passed on to the guest.
+        """GPUs. With request metadata `cache-control: max-age=N` (seconds) the proxy answers from the guest's last answer where that is at most N
+        old, with its age (seconds, rounded up) as `age` in the trailing metadata; else it asks the guest, and passes the metadata on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

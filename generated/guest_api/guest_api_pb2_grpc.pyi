@@ -137,7 +137,9 @@ class ProxiedGuestApiStub:
     SysInfo: _grpc.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.SystemInfo]
     """Operating system and resources."""
     GpuInfo: _grpc.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.GpuInfoResponse]
-    """GPUs. Request metadata `cache-control: max-age=N` (seconds) is passed on to the guest."""
+    """GPUs. With request metadata `cache-control: max-age=N` (seconds) the proxy answers from the guest's last answer where that is at most N
+    old, with its age (seconds, rounded up) as `age` in the trailing metadata; else it asks the guest, and passes the metadata on.
+    """
     NetworkInfo: _grpc.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.NetworkInformation]
     """Network."""
     ListContainers: _grpc.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.ListContainersResponse]
@@ -155,7 +157,9 @@ class ProxiedGuestApiAsyncStub(ProxiedGuestApiStub):
     SysInfo: _aio.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.SystemInfo]  # type: ignore[assignment]
     """Operating system and resources."""
     GpuInfo: _aio.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.GpuInfoResponse]  # type: ignore[assignment]
-    """GPUs. Request metadata `cache-control: max-age=N` (seconds) is passed on to the guest."""
+    """GPUs. With request metadata `cache-control: max-age=N` (seconds) the proxy answers from the guest's last answer where that is at most N
+    old, with its age (seconds, rounded up) as `age` in the trailing metadata; else it asks the guest, and passes the metadata on.
+    """
     NetworkInfo: _aio.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.NetworkInformation]  # type: ignore[assignment]
     """Network."""
     ListContainers: _aio.UnaryUnaryMultiCallable[_guest_api_pb2.Id, _guest_api_pb2.ListContainersResponse]  # type: ignore[assignment]
@@ -188,7 +192,9 @@ class ProxiedGuestApiServicer(metaclass=_abc_1.ABCMeta):
         request: _guest_api_pb2.Id,
         context: _ServicerContext,
     ) -> _typing.Union[_guest_api_pb2.GpuInfoResponse, _abc.Awaitable[_guest_api_pb2.GpuInfoResponse]]:
-        """GPUs. Request metadata `cache-control: max-age=N` (seconds) is passed on to the guest."""
+        """GPUs. With request metadata `cache-control: max-age=N` (seconds) the proxy answers from the guest's last answer where that is at most N
+        old, with its age (seconds, rounded up) as `age` in the trailing metadata; else it asks the guest, and passes the metadata on.
+        """
 
     @_abc_1.abstractmethod
     def NetworkInfo(

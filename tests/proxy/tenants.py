@@ -35,6 +35,8 @@ TENANTS = ("blue", "red")
 IDS = ("a", "b")
 VMS = 3
 # Open at a time of each tenant; the oldest makes room. Half of what the proxy allows, because one that was left ends a moment later.
+# Of a reader who takes what the proxy has kept of the guest.
+KEPT = (("cache-control", "max-age=300"),)
 STREAMS = 4
 _SECRET = re.compile(rb"secret(\d+)x")
 
@@ -146,22 +148,25 @@ class Tenants:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def ask(self, tenant: str, guest_id: str, method: str) -> None:
+    def ask(self, tenant: str, guest_id: str, method: str, *, kept: bool = False) -> None:
+        metadata = (*bearer(tenant), *(KEPT if kept else ()))
+
         async def read() -> None:
-            call = getattr(self.proxy.api, method)(guest_api_pb2.Id(id=guest_id), timeout=20, metadata=bearer(tenant))
+            call = getattr(self.proxy.api, method)(guest_api_pb2.Id(id=guest_id), timeout=20, metadata=metadata)
             with contextlib.suppress(grpc.aio.AioRpcError):
                 self._see(tenant, guest_id, (await call).SerializeToString(), method)
 
         self._read(read())
 
-    def stream(self, tenant: str, *, watch: bool, by_name: bool) -> None:
+    def stream(self, tenant: str, *, watch: bool, by_name: bool, kept: bool = False) -> None:
+        metadata = (*bearer(tenant), *(KEPT if kept else ()))
         selector = fleet_pb2.GuestSelector(ids=IDS if by_name else ())
         asked = fleet_pb2.WatchGpuInfoRequest(selector=selector) if watch else fleet_pb2.CollectGpuInfoRequest(selector=selector)
         method = self.proxy.fleet.WatchGpuInfo if watch else self.proxy.fleet.CollectGpuInfo
 
         async def read() -> None:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                async for message in method(asked, metadata=bearer(tenant)):  # type: ignore[arg-type] # one of two pairs
+                async for message in method(asked, metadata=metadata):  # type: ignore[arg-type] # one of two pairs
                     for entry in message.guests:
                         self._see(tenant, entry.guest_id, entry.SerializeToString(), "watch" if watch else "collect")
 

@@ -84,17 +84,17 @@ class World(RuleBasedStateMachine):
     def interval_ends(self) -> None:
         self.step(self.world.clock.tick)
 
-    @rule(tenant=tenants, by_name=st.booleans())
-    def watch(self, tenant: str, *, by_name: bool) -> None:
-        self.step(self.world.stream, tenant, watch=True, by_name=by_name)
+    @rule(tenant=tenants, by_name=st.booleans(), kept=st.booleans())
+    def watch(self, tenant: str, *, by_name: bool, kept: bool) -> None:
+        self.step(self.world.stream, tenant, watch=True, by_name=by_name, kept=kept)
 
-    @rule(tenant=tenants, by_name=st.booleans())
-    def collect(self, tenant: str, *, by_name: bool) -> None:
-        self.step(self.world.stream, tenant, watch=False, by_name=by_name)
+    @rule(tenant=tenants, by_name=st.booleans(), kept=st.booleans())
+    def collect(self, tenant: str, *, by_name: bool, kept: bool) -> None:
+        self.step(self.world.stream, tenant, watch=False, by_name=by_name, kept=kept)
 
-    @rule(tenant=tenants, guest_id=ids, method=st.sampled_from(["GpuInfo", "SysInfo", "Info"]))
-    def ask(self, tenant: str, guest_id: str, method: str) -> None:
-        self.step(self.world.ask, tenant, guest_id, method)
+    @rule(tenant=tenants, guest_id=ids, method=st.sampled_from(["GpuInfo", "SysInfo", "Info"]), kept=st.booleans())
+    def ask(self, tenant: str, guest_id: str, method: str, *, kept: bool) -> None:
+        self.step(self.world.ask, tenant, guest_id, method, kept=kept)
 
     @rule(tenant=tenants)
     def list_guests(self, tenant: str) -> None:

@@ -99,11 +99,15 @@ def ask_gpu_info(
     generation = 0
 
     def tell(outcome: Outcome) -> None:
-        told(GuestOutcome(guest_id, outcome, wall_clock(), loop.time() - started, generation))
+        received_at = outcome.received_at if isinstance(outcome, Answer) else None
+        told(GuestOutcome(guest_id, outcome, received_at or wall_clock(), loop.time() - started, generation))
 
     try:
         upstream = upstreams.reach(guest_id, require)
         generation = upstream.generation
+        if kept := upstream.kept(GPU_INFO, metadata):
+            tell(kept)
+            return None
         return upstream.ask(GPU_INFO, metadata, deadline, tell, for_fleet=True)
     except CallError as error:
         failure = error.as_value()

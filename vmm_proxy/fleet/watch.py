@@ -1,7 +1,7 @@
 """Asks guests again and again for those who watch them: one question per guest and interval, however many watch.
 
-Watchers with one interval share a Beat, which asks each guest that any of them wants and gives every outcome to all who want
-it. A guest that has not answered yet is not asked again. The beat ends with its last watcher. What is kept is the answer of one
+Watchers with one interval and one max-age share a Beat, which asks each guest that any of them wants and gives every outcome to all
+who want it. A guest that has not answered yet is not asked again. The beat ends with its last watcher. What is kept is the answer of one
 generation of a guest's entry, and each watcher judges what it sends when it sends it: who may see what changes within an interval, which
 can be a day. Rejected: a timer per watcher (a question per watcher), and a fixed beat for all (the slowest watcher would set the load).
 """
@@ -17,6 +17,7 @@ from vmm_proxy.errors import not_known
 from vmm_proxy.fleet.collect import ask_each
 from vmm_proxy.fleet.outbox import Outbox
 from vmm_proxy.fleet.outcome import GuestOutcome, ask_gpu_info
+from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.pool import Upstreams
 from vmm_proxy.upstream.question import Question
 
@@ -67,18 +68,18 @@ class Watcher:
 
 
 class Watches:
-    """The beats by interval."""
+    """The beats by interval, and by how old an answer may be."""
 
     def __init__(self, upstreams: Upstreams, wall_clock: Callable[[], float], sleep: Sleep = asyncio.sleep) -> None:
         self._upstreams = upstreams
         self._wall_clock = wall_clock
         self._sleep = sleep
-        self._beats: dict[float, Beat] = {}
+        self._beats: dict[tuple[float, Metadata], Beat] = {}
         self._watchers: set[Watcher] = set()
 
     @property
     def beats(self) -> int:
-        """How many intervals are being watched."""
+        """How many intervals (with a max-age of their own each) are being watched."""
         return len(self._beats)
 
     @property
@@ -86,23 +87,24 @@ class Watches:
         """How many read."""
         return len(self._watchers)
 
-    def join(self, selection: Selection, guests: Guests, interval_seconds: float) -> Watcher:
-        """A new watcher of those of `guests` that are selected; end it with leave()."""
+    def join(self, selection: Selection, guests: Guests, interval_seconds: float, metadata: Metadata = ()) -> Watcher:
+        """A new watcher of those of `guests` that are selected; end it with leave() and the same `interval_seconds` and `metadata`."""
         watcher = Watcher(selection, guests, self._wall_clock)
-        beat = self._beats.get(interval_seconds)
+        key = (interval_seconds, deciding(metadata))
+        beat = self._beats.get(key)
         if beat is None:
-            beat = Beat(interval_seconds, self._upstreams, self._wall_clock, self._sleep)
-            self._beats[interval_seconds] = beat
+            beat = self._beats[key] = Beat(interval_seconds, key[1], self._upstreams, self._wall_clock, self._sleep)
         self._watchers.add(watcher)
         beat.add(watcher)
         return watcher
 
-    async def leave(self, watcher: Watcher, interval_seconds: float) -> None:
+    async def leave(self, watcher: Watcher, interval_seconds: float, metadata: Metadata = ()) -> None:
         """End a watcher, and its beat if it was the last."""
         self._watchers.discard(watcher)
-        beat = self._beats[interval_seconds]
+        key = (interval_seconds, deciding(metadata))
+        beat = self._beats[key]
         if beat.remove(watcher):
-            del self._beats[interval_seconds]
+            del self._beats[key]
             await beat.close()
 
     def end(self) -> None:
@@ -117,11 +119,13 @@ class Beat:
     def __init__(
         self,
         interval_seconds: float,
+        metadata: Metadata,
         upstreams: Upstreams,
         wall_clock: Callable[[], float],
         sleep: Sleep,
     ) -> None:
         self._interval_seconds = interval_seconds
+        self._metadata = metadata
         self._upstreams = upstreams
         self._wall_clock = wall_clock
         self._sleep = sleep
@@ -183,7 +187,7 @@ class Beat:
             return
         self._asking[guest_id] = None
         deadline = asyncio.get_running_loop().time() + GPU_INFO_BOUND_SECONDS
-        question = ask_gpu_info(self._upstreams, guest_id, (), deadline, self._wall_clock, told=self._told)
+        question = ask_gpu_info(self._upstreams, guest_id, self._metadata, deadline, self._wall_clock, told=self._told)
         if question:
             self._asking[guest_id] = question
 

@@ -127,11 +127,12 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             selected = selection(request.selector)
             permit = current_permit()
             guests = SeenGuests(self._directory, permit)
+            metadata = passed_metadata.to_guest(context.invocation_metadata())
             account = permit.account
             self._streams.take(account)
         except CallError as error:
             await refuse(context, error)
-        watcher = self._watches.join(selected, guests, interval)
+        watcher = self._watches.join(selected, guests, interval, metadata)
         try:
             while True:
                 update = fleet_pb2.WatchGpuInfoResponse()
@@ -142,7 +143,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             stopping = CallError(grpc.StatusCode.UNAVAILABLE, "the proxy stops")
         finally:
             self._streams.give_back(account)
-            await self._watches.leave(watcher, interval)
+            await self._watches.leave(watcher, interval, metadata)
         await refuse(context, stopping)
 
 

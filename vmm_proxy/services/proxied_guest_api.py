@@ -76,6 +76,8 @@ async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Co
     share = upstreams.share_of(permit.account, admin=permit.is_admin)
     upstream = upstreams.reach(guest_id, require)
     metadata = passed_metadata.to_guest(context.invocation_metadata())
+    if kept := upstream.kept(method, metadata):
+        return kept, kept.trailers
     try:
         answer = await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds), share=share)
     except CallError as error:

@@ -36,7 +36,11 @@ class Line:
     def __init__(
         self, guest_id: str, address: Address, unasked: UnaskedBytes, pin: bytes = b"", secured: Secured | None = None
     ) -> None:
+        # How often the guest was dialled: what was learned over one connection may not hold for the next.
+        self.dials = 0
+
         async def dial() -> socket.socket:
+            self.dials += 1
             unasked.require_dialable()
             return await connect(address)
 

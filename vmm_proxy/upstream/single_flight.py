@@ -20,14 +20,18 @@ from vmm_proxy.errors import CallError, Trailers
 
 
 class Answer:
-    """A guest's reply, decoded and checked, and what of its trailers travels; `wire_bytes` is its size as the guest sent it."""
+    """A guest's reply, decoded and checked, and what of its trailers travels; `wire_bytes` is its size as the guest sent it.
 
-    __slots__ = ("_wire", "message", "trailers", "wire_bytes")
+    `received_at` (epoch seconds) is set where it was kept, and came before it was asked for.
+    """
 
-    def __init__(self, message: Message, trailers: Trailers, wire_bytes: int) -> None:
+    __slots__ = ("_wire", "message", "received_at", "trailers", "wire_bytes")
+
+    def __init__(self, message: Message, trailers: Trailers, wire_bytes: int, received_at: float | None = None) -> None:
         self.message = message
         self.trailers = trailers
         self.wire_bytes = wire_bytes
+        self.received_at = received_at
         self._wire: bytes | None = None
 
     @property

@@ -23,10 +23,11 @@ from vmm_proxy.upstream.call import LostError, NotSentError, ask
 from vmm_proxy.upstream.channel import Line
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
 from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
+from vmm_proxy.upstream.last_answer import LastAnswer
 from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Places, Slots
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.question import Question
-from vmm_proxy.upstream.reachability import Contact, answered
+from vmm_proxy.upstream.reachability import Contact, Reach, answered
 from vmm_proxy.upstream.single_flight import Answer, Outcome, SharedCall
 from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
@@ -84,6 +85,7 @@ class Upstream:
         self._calls = Slots(GUEST_CALLS, f"guest {guest_id}")
         self._callers = Slots(GUEST_CALLERS, f"guest {guest_id}")
         self._line: Line | None = None
+        self._last = LastAnswer(wall_clock)
         self._unasked = UnaskedBytes(guest_id, asyncio.get_running_loop().time)
         self._in_progress: set[SharedCall] = set()
         self._shared: dict[tuple[str, Metadata], SharedCall] = {}
@@ -108,6 +110,12 @@ class Upstream:
         if isinstance(outcome, CallError):
             raise outcome.again()
         return outcome
+
+    def kept(self, method: Method, metadata: Metadata) -> Answer | None:
+        """The guest's last answer, where the caller's cache-control takes one of its age, and the guest need not be asked."""
+        if method.name != self._last.METHOD or not metadata:
+            return None
+        return self._last.young_enough(metadata, self._line)
 
     async def _wait(
         self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool, share: Places | None
@@ -267,8 +275,7 @@ class Upstream:
     async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:
         line = await self._open_line()
         try:
-            await self._prove(line, deadline)
-            return await ask(line, self.guest_id, method, metadata, deadline)
+            return await self._answer(line, method, metadata, deadline)
         except NotSentError:
             pass
         except LostError:
@@ -281,8 +288,14 @@ class Upstream:
                 raise
         # A connection that ended meanwhile costs a new one, once.
         line = await self._open_line()
+        return await self._answer(line, method, metadata, deadline)
+
+    async def _answer(self, line: Line, method: Method, metadata: Metadata, deadline: float) -> Answer:
         await self._prove(line, deadline)
-        return await ask(line, self.guest_id, method, metadata, deadline)
+        answer = await ask(line, self.guest_id, method, metadata, deadline)
+        if method.name == self._last.METHOD:
+            self._last.keep(answer, line)
+        return answer
 
     def _may_ask_twice(self, method: Method, deadline: float) -> bool:
         """Whether a call whose connection was lost is made once more; if so, it counts as made."""
@@ -327,6 +340,8 @@ class Upstream:
         if answered(outcome):
             self._misses = 0
         self.contact.note(self.guest_id, outcome, self._wall_clock(), answers_before=answers_before)
+        if self.contact.reach is Reach.UNREACHABLE:
+            self._last.forget()
         if missed:
             self._missed()
 

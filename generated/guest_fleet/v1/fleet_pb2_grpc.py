@@ -64,14 +64,14 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CollectGpuInfo(self, request, context):
-        """GpuInfo of every selected guest, once.
+        """GpuInfo of every selected guest, once. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchGpuInfo(self, request, context):
-        """GpuInfo of every selected guest, again every interval.
+        """GpuInfo of every selected guest, again every interval. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,9 +39,9 @@ class FleetServiceStub:
     ListGuests: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ListGuestsRequest, _fleet_pb2.ListGuestsResponse]
     """The guests, in id order, in pages."""
     CollectGpuInfo: _grpc.UnaryStreamMultiCallable[_fleet_pb2.CollectGpuInfoRequest, _fleet_pb2.CollectGpuInfoResponse]
-    """GpuInfo of every selected guest, once."""
+    """GpuInfo of every selected guest, once. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest."""
     WatchGpuInfo: _grpc.UnaryStreamMultiCallable[_fleet_pb2.WatchGpuInfoRequest, _fleet_pb2.WatchGpuInfoResponse]
-    """GpuInfo of every selected guest, again every interval."""
+    """GpuInfo of every selected guest, again every interval. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest."""
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -51,9 +51,9 @@ class FleetServiceAsyncStub(FleetServiceStub):
     ListGuests: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListGuestsRequest, _fleet_pb2.ListGuestsResponse]  # type: ignore[assignment]
     """The guests, in id order, in pages."""
     CollectGpuInfo: _aio.UnaryStreamMultiCallable[_fleet_pb2.CollectGpuInfoRequest, _fleet_pb2.CollectGpuInfoResponse]  # type: ignore[assignment]
-    """GpuInfo of every selected guest, once."""
+    """GpuInfo of every selected guest, once. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest."""
     WatchGpuInfo: _aio.UnaryStreamMultiCallable[_fleet_pb2.WatchGpuInfoRequest, _fleet_pb2.WatchGpuInfoResponse]  # type: ignore[assignment]
-    """GpuInfo of every selected guest, again every interval."""
+    """GpuInfo of every selected guest, again every interval. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest."""
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reads about all guests of the host."""
@@ -72,7 +72,7 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_pb2.CollectGpuInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fleet_pb2.CollectGpuInfoResponse], _abc.AsyncIterator[_fleet_pb2.CollectGpuInfoResponse]]:
-        """GpuInfo of every selected guest, once."""
+        """GpuInfo of every selected guest, once. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest."""
 
     @_abc_1.abstractmethod
     def WatchGpuInfo(
@@ -80,7 +80,7 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_pb2.WatchGpuInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fleet_pb2.WatchGpuInfoResponse], _abc.AsyncIterator[_fleet_pb2.WatchGpuInfoResponse]]:
-        """GpuInfo of every selected guest, again every interval."""
+        """GpuInfo of every selected guest, again every interval. Request metadata `cache-control: max-age=N` as for GpuInfo of one guest."""
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

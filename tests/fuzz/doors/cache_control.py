@@ -6,7 +6,7 @@ import re
 
 from hypothesis import strategies as st
 
-from guest_service.telemetry.cache_control import LONGEST_SECONDS, CacheControlError, parse_max_age
+from guest_contract.cache_control import LONGEST_SECONDS, CacheControlError, parse_max_age
 from tests.fuzz.door import Door, one_line
 
 # RFC 9110, 5.6.1 and 5.6.4, written a second time: a directive ends at a comma outside quotes; an open quote runs to the end.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guest_service.telemetry.cache_control import LONGEST_SECONDS, CacheControlError, parse_max_age
+from guest_contract.cache_control import LONGEST_SECONDS, CacheControlError, parse_max_age
 
 
 @pytest.mark.parametrize(
