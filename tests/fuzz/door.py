@@ -1,8 +1,8 @@
 """What a door is: where bytes of somebody else come in, and what must hold whatever they are.
 
-One input of a door is one byte string, so that a corpus entry is a plain file, a crasher is saved as it is, and two engines
-(Hypothesis, and atheris where its guidance by branches pays) drive the same check. Rejected: Hypothesis's own example database as the
-corpus (its entries mean nothing after a strategy has changed, and nobody can read them in a review).
+One input of a door is one byte string. So a corpus entry is a plain file (or an expression in made.py, where it repeats one piece), a
+crasher is saved as it is, and two engines (Hypothesis, and atheris where its guidance by branches pays) drive the same check. Rejected:
+Hypothesis's own example database as the corpus (its entries mean nothing after a strategy has changed, and a review cannot read them).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import strategies as st
+
+from tests.fuzz.made import MADE
 
 CORPUS = Path(__file__).with_name("corpus")
 # An input is shown in a message up to here; the whole of it is in its file.
@@ -37,13 +39,14 @@ class Door:
 
     @property
     def folder(self) -> Path:
-        """Where this door's corpus lies."""
+        """Where the files of this door's corpus lie."""
         return CORPUS / self.name
 
     def corpus(self) -> Iterator[tuple[str, bytes]]:
-        """Name and content of each entry, in the order of their names."""
+        """Name and content of each entry: the files by their names, then what made.py adds."""
         for file in sorted(self.folder.iterdir()):
             yield file.name, file.read_bytes()
+        yield from MADE.get(self.name, {}).items()
 
     def all_inputs(self) -> st.SearchStrategy[bytes]:
         """What Hypothesis draws from: the grammar, edited entries of the corpus, and any bytes."""

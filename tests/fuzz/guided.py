@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
+from pathlib import Path
 
 import atheris
 
@@ -26,10 +27,13 @@ def main() -> None:
     with atheris.instrument_imports(include=["guest_service", "guest_transport"]):
         module = importlib.import_module(MODULES[name])
     from tests.fuzz.door import Door
+    from tests.fuzz.made import MADE
 
     [door] = [value for value in vars(module).values() if isinstance(value, Door)]
     # What it finds interesting goes to a folder of its own: thousands of nameless files are no corpus for people.
     with tempfile.TemporaryDirectory(prefix="guestscope-fuzz-") as found:
+        for entry, content in MADE.get(door.name, {}).items():
+            (Path(found) / entry).write_bytes(content)
         atheris.Setup(
             [
                 sys.argv[0],
