@@ -19,6 +19,7 @@ from guest_service.host_facts.power import Power
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.peers import Peers
 from guest_transport.server.grpc_server import GrpcServer
+from tests.eventually import eventually
 
 EMPTY = empty_pb2.Empty()
 T = TypeVar("T")
@@ -81,8 +82,8 @@ class Guest:
 
     async def powered_off(self) -> None:
         """Wait for the command, which is started behind the answer, and for its end."""
-        while self.power.command is None:
-            await asyncio.sleep(0)
+        await eventually(lambda: self.power.command is not None)
+        assert self.power.command is not None
         await self.power.command
 
     @asynccontextmanager

@@ -5,7 +5,7 @@ Grafana itself is in no Debian; what it would send is made here from the dashboa
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import re
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
@@ -17,6 +17,7 @@ import pytest_asyncio
 from guest_metrics import table
 from tests.alerts.deployed import alerts, dashboards, names_in, queries, rules, variables
 from tests.alerts.simulated_fleet import SimulatedFleet, simulated_fleet
+from tests.eventually import eventually
 from tests.http.test_prometheus import PROMETHEUS
 
 pytestmark = [
@@ -69,13 +70,16 @@ async def found_by_alerts(fleet: SimulatedFleet) -> dict[str, set[str]]:
 
 
 async def test_each_alert_finds_the_guests_that_have_its_fault_and_no_other(fleet: SimulatedFleet) -> None:
-    # A window with a step of 15 s has its first value at the next quarter of a minute by the clock.
-    found = await found_by_alerts(fleet)
-    for _ in range(40):
-        if found == FOUND:
-            break
-        await asyncio.sleep(1)
+    found: dict[str, set[str]] = {}
+
+    async def as_it_should() -> bool:
+        nonlocal found
         found = await found_by_alerts(fleet)
+        return found == FOUND
+
+    # A window with a step of 15 s has its first value at the next quarter of a minute by the clock.
+    with contextlib.suppress(AssertionError):
+        await eventually(as_it_should)
     assert found == FOUND
 
 

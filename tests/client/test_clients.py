@@ -24,6 +24,7 @@ from guest_fleet.v1 import fleet_pb2
 from guest_transport.options import CLIENT_CALLS
 from tests.client.conftest import Ask
 from tests.client.fake_proxy import Fleet, Guest
+from tests.eventually import eventually
 
 SERVICES = guest_api_pb2.DESCRIPTOR.services_by_name
 
@@ -280,8 +281,7 @@ async def test_a_call_that_is_awaited_waits_for_others_no_longer_than_its_own_ti
     address, _ = silent
     async with AsyncProxyClient(address) as client:
         held = [asyncio.create_task(client.gpu_info("vm1", timeout_seconds=300)) for _ in range(CLIENT_CALLS)]
-        while not client._calls.locked():
-            await asyncio.sleep(0)
+        await eventually(lambda: client._calls.locked())
         with pytest.raises(errors.DeadlineError, match="as many calls in progress as it may"):
             await client.gpu_info("vm1", timeout_seconds=0.1)
         for call in held:

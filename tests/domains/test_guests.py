@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
 
 from guest_transport.addresses import UnixAddress, VsockAddress
+from tests.eventually import turns
 from vmm_proxy.directory.directory import AlreadyKnownError, Directory, GuestEntry
 from vmm_proxy.directory.libvirt.guests import LibvirtGuests
 from vmm_proxy.directory.libvirt.report import Domain
@@ -32,8 +32,7 @@ def guests(directory: Directory) -> LibvirtGuests:
 
 async def turn() -> None:
     """Let what was scheduled for the next turn of the loop happen."""
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await turns(3)
 
 
 def test_a_domain_becomes_a_guest_by_its_uuid(directory: Directory, guests: LibvirtGuests) -> None:

@@ -16,6 +16,7 @@ from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 from tests.domains.libvirt_daemon import LibvirtDaemon, module_environment
+from tests.eventually import eventually
 from tests.proxy import processes
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.libvirt.follower import Follower
@@ -176,8 +177,11 @@ async def test_the_proxy_lists_the_guests_of_libvirt_and_leaves_no_process_when_
         grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address)) as channel,
     ):
         fleet = fleet_pb2_grpc.FleetServiceStub(channel)
-        while not (guests := (await fleet.ListGuests(fleet_pb2.ListGuestsRequest(), timeout=20)).guests):
-            await asyncio.sleep(0.05)
+
+        async def listed() -> Sequence[fleet_pb2.Guest]:
+            return (await fleet.ListGuests(fleet_pb2.ListGuestsRequest(), timeout=20)).guests
+
+        guests = await eventually(listed)
         ((guest_id, address_shown, name),) = [(guest.id, guest.address, guest.labels["name"]) for guest in guests]
         assert (guest_id, address_shown, name) == (ONE, "vsock:42:9000", "one")
         (reporter,) = Path(f"/proc/{proxy.process.pid}/task/{proxy.process.pid}/children").read_text().split()

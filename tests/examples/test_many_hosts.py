@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from tests.agent.agent import running_agent
+from tests.eventually import eventually_here
 from tests.examples.readme import EXAMPLES, commands, copied, moved, must, typed
 from tests.examples.running import network, started
 
@@ -98,11 +98,7 @@ class Fleet:
 
     def shows(self, expression: str) -> list[dict[str, Any]]:
         """The answer of `expression` as soon as it has one."""
-        until = time.monotonic() + BOUND_SECONDS
-        while not (found := self.query(expression)):
-            assert time.monotonic() < until, f"nothing for {expression}"
-            time.sleep(0.3)  # the scrapes are Prometheus's own, no clock of ours drives them
-        return found
+        return eventually_here(lambda: self.query(expression), BOUND_SECONDS)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 from guest_transport.addresses import UnixAddress
 from guest_transport.http.connections import ClientLimits
+from tests.eventually import eventually
 from tests.fleet_http.fleet import Answers, Fleet, running_fleet
 from tests.http.guests import h200s
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_chunk, read_head, request
@@ -86,9 +87,7 @@ async def test_viewers_share_one_look_and_the_looks_end_with_the_last_of_them() 
             await other.until("rows", "vm-a")
             assert answers.asked["GpuInfo"] == 1
             assert len(fleet.pages.live._viewers) == 2
-        async with asyncio.timeout(BOUND_SECONDS):
-            while fleet.pages.live._viewers:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not fleet.pages.live._viewers)
         assert fleet.pages.live._places.taken == 0
 
 

@@ -15,6 +15,7 @@ from guest_api.guest_api_pb2 import Container, GpuInfoResponse, ListContainersRe
 from guest_metrics import groups, table
 from guest_metrics.exposition import Format
 from guest_transport.addresses import UnixAddress
+from tests.eventually import eventually, turns
 from tests.fleet_http.fleet import ALL_SILENT, Answers, Fleet, running_fleet
 from tests.http.guests import h200s, system_info
 from tests.http.web import get
@@ -138,9 +139,7 @@ async def test_the_last_answer_outlives_its_guest_for_a_while_with_its_age() -> 
 async def settled(fleet: Fleet) -> None:
     """Return once no guest is being looked at."""
     board = fleet.pages.board
-    async with asyncio.timeout(BOUND_SECONDS):
-        while board._looking:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not board._looking)
 
 
 async def test_a_guest_behind_a_reused_address_inherits_nothing() -> None:
@@ -201,9 +200,7 @@ async def test_a_guest_sets_none_of_the_proxys_labels() -> None:
 
 
 async def containers_known(fleet: Fleet) -> None:
-    async with asyncio.timeout(BOUND_SECONDS):
-        while not all(guest.containers.tried for guest in fleet.pages.board.guests()):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: all(guest.containers.tried for guest in fleet.pages.board.guests()))
 
 
 async def test_containers_can_be_left_out_and_are_then_not_asked_for() -> None:
@@ -371,19 +368,19 @@ async def test_a_page_of_many_guests_is_whole_and_the_loop_goes_on_meanwhile() -
         now = fleet.pages.board.clock()
         for known in fleet.pages.board.guests():
             known.gpus.answer, known.gpus.received_at, known.asked_at, known.look_seconds = h200s(8), now, now + 3600, 0.0
-        turns = 0
+        taken = 0
 
         async def count() -> None:
-            nonlocal turns
+            nonlocal taken
             while True:
-                await asyncio.sleep(0)
-                turns += 1
+                await turns()
+                taken += 1
 
         counting = asyncio.create_task(count())
         samples = await page(fleet)
         counting.cancel()
         assert sum(name == "dstack_gpu_temperature_celsius" for name, _ in samples) == 2400
-        assert turns > 50
+        assert taken > 50
 
 
 def sick() -> GpuInfoResponse:

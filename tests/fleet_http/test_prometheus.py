@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from guest_transport.addresses import UnixAddress
 from tests.fleet_http.fleet import Answers, running_fleet
 from tests.http.guests import h200s
-from tests.http.test_prometheus import BOUND_SECONDS, PROMETHEUS, prometheus
+from tests.http.test_prometheus import PROMETHEUS, prometheus
 from tests.http.web import close, connect, get, read_answer
 from vmm_proxy.directory.directory import GuestEntry
 
@@ -62,17 +61,13 @@ async def test_prometheus_finds_guests_through_sd_and_scrapes_each(tmp_path: Pat
         await fleet.add("vm-a", Answers(gpus=h200s(2)), labels={"rack": "r7", "tenant": "blue"})
         await fleet.add("vm-b", labels={"rack": "r8"})
         async with prometheus(fleet.address, tmp_path, BY_GUEST) as server:
-            async with asyncio.timeout(BOUND_SECONDS):
-                while await server.value("count(up == 1)") != 2:
-                    await asyncio.sleep(0.1)  # discovery and scrapes are Prometheus's own, no clock of ours drives them
+            await server.shows("count(up == 1)", 2)
             assert await server.value('up{vm_id="vm-a",vm_rack="r7",tenant="blue"}') == 1
             assert await server.value('count(dstack_gpu_temperature_celsius{vm_id="vm-a",vm_rack="r7"})') == 2
             assert await server.value("count({exported_vm_id=~'.+'})") is None
             assert all(target["lastError"] == "" for target in await server.targets())
             await fleet.add("vm-c", labels={"rack": "r9"})
-            async with asyncio.timeout(BOUND_SECONDS):
-                while await server.value('up{vm_id="vm-c"}') != 1:
-                    await asyncio.sleep(0.1)  # the same
+            await server.shows('up{vm_id="vm-c"}', 1)
 
 
 async def test_sd_lists_running_guests_with_their_labels_and_asks_none() -> None:

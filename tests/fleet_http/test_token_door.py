@@ -9,6 +9,7 @@ import logging
 import pytest
 
 from guest_transport.addresses import UnixAddress
+from tests.eventually import eventually
 from tests.fleet_http.fleet import running_fleet
 from tests.fleet_http.test_live import Events
 from tests.http.web import close, connect, get, read_head, request
@@ -100,9 +101,7 @@ async def test_a_stream_ends_when_its_token_is_taken_away_and_gives_its_place_ba
         while (event := await events.next())[0] != "end":
             seen.append(event)
         assert "vm-c" not in str(seen)
-        async with asyncio.timeout(20):
-            while fleet.pages.live._places.taken:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not fleet.pages.live._places.taken)
         await close(writer)
         assert (await get(fleet.address, "/metrics", headers=bearer("scraper"))).status == 401
 
@@ -112,9 +111,7 @@ async def test_a_page_that_waited_for_its_guests_is_not_shown_when_its_token_was
         silent = await fleet.add("vm-a")
         silent.silent.add("GpuInfo")
         asking = asyncio.create_task(get(fleet.address, "/metrics", headers=bearer("scraper")))
-        async with asyncio.timeout(20):
-            while "GpuInfo" not in silent.asked:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: "GpuInfo" in silent.asked)
         fleet.parts.access.replace(rules())
         answer = await asking
         assert (answer.status, "vm-a" in answer.body.decode()) == (401, False)

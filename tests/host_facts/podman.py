@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.eventually import eventually_here
 
 IMAGE = "localhost/tiny:1"
 MISSING = {
@@ -81,7 +82,7 @@ def running_podman() -> Iterator[Podman]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            until(podman.socket.exists, "podman system service opens its socket")
+            eventually_here(podman.socket.exists)
             yield podman
         finally:
             podman("rm", "--all", "--force", "--time", "0")
@@ -91,15 +92,7 @@ def running_podman() -> Iterator[Podman]:
         for mount in sorted(_mounts_below(podman.folder), reverse=True):
             subprocess.run(["umount", "--lazy", mount], check=False)
         # Podman cleans up behind an ended container in a process of its own, which may still write.
-        until(lambda: _removed(podman.folder), f"{podman.folder} can be removed")
-
-
-def until(happens: Callable[[], bool], what: str, within_seconds: float = 30) -> None:
-    """Wait for something of a process that tells nobody when it is done."""
-    give_up = time.monotonic() + within_seconds
-    while not happens():
-        assert time.monotonic() < give_up, f"waited in vain: {what}"
-        time.sleep(0.05)
+        eventually_here(lambda: _removed(podman.folder))
 
 
 def _removed(folder: Path) -> bool:

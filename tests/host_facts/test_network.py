@@ -17,6 +17,7 @@ import pytest
 from guest_service.host_facts import network
 from guest_service.host_facts.errors import FactError
 from guest_service.host_facts.network import NetworkFacts
+from tests.eventually import turns
 from tests.host_facts.machine import make_procfs
 
 NO_WG = ("no-such-command-here",)
@@ -135,7 +136,7 @@ async def test_a_caller_that_gives_up_leaves_the_reading_to_the_others(tmp_path:
     wg = script(tmp_path / "wg", f"read line < {tmp_path}/go; echo $line")
     facts = NetworkFacts(procfs=make_procfs(tmp_path / "proc"), wg_command=[str(wg)])
     gone, stays = asyncio.create_task(facts.read()), asyncio.create_task(facts.read())
-    await asyncio.sleep(0)
+    await turns()
     gone.cancel()
     await asyncio.to_thread((tmp_path / "go").write_text, "wg0\n")
     assert (await stays).wg_info == "wg0\n"

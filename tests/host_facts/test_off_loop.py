@@ -12,6 +12,7 @@ from guest_service.host_facts.containers import ContainerEngine
 from guest_service.host_facts.disks import DiskSizes
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.off_loop import OffLoop
+from tests.eventually import turns
 from tests.host_facts.machine import make_procfs
 
 
@@ -32,7 +33,7 @@ async def test_callers_at_one_time_share_one_read() -> None:
     gate = Gate()
     read = OffLoop("part", gate.read, 30)
     callers = [asyncio.create_task(read.get()) for _ in range(5)]
-    await asyncio.sleep(0)
+    await turns()
     gate.open.set()
     assert await asyncio.gather(*callers) == [1] * 5
     assert await read.get() == 2
@@ -58,7 +59,7 @@ async def test_a_cancelled_caller_leaves_the_read_to_the_others() -> None:
     gate = Gate()
     read = OffLoop("part", gate.read, 30)
     gone, stays = asyncio.create_task(read.get()), asyncio.create_task(read.get())
-    await asyncio.sleep(0)
+    await turns()
     gone.cancel()
     gate.open.set()
     assert await stays == 1

@@ -16,6 +16,7 @@ import pytest
 from guest_service.host_facts.disks import DiskSizes, FileSystemSize
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.system import SystemFacts
+from tests.eventually import eventually, turns
 from tests.host_facts.machine import make_procfs
 
 
@@ -187,8 +188,11 @@ async def test_a_disk_that_answers_again_is_shown_again(tmp_path: Path, caplog: 
         disks = disk_sizes(tmp_path, statvfs, "/a", "/b")
         assert [disk.mount_point for disk in await disks.read()] == ["/b"]
         statvfs.release()
-        while [disk.mount_point for disk in await disks.read()] != ["/a", "/b"]:
-            await asyncio.sleep(0)
+
+        async def both() -> bool:
+            return [disk.mount_point for disk in await disks.read()] == ["/a", "/b"]
+
+        await eventually(both)
     assert [record.message for record in caplog.records] == [
         "disk /a: the file system does not answer",
         "disk /a: works again",
@@ -199,7 +203,7 @@ async def test_a_caller_that_gives_up_does_not_take_the_reading_from_another(tmp
     with hanging_disks("/b") as statvfs:
         disks = disk_sizes(tmp_path, statvfs, "/a", "/b")
         impatient, patient = asyncio.create_task(disks.read()), asyncio.create_task(disks.read())
-        await asyncio.sleep(0)
+        await turns()
         impatient.cancel()
         assert [disk.mount_point for disk in await patient] == ["/a"]
     with pytest.raises(asyncio.CancelledError):

@@ -14,6 +14,7 @@ from guest_service.http.server import HttpServer
 from guest_transport.addresses import TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
 from guest_transport.http.connections import ClientLimits
+from tests.eventually import eventually, turns
 from tests.http.guests import Engine, Guest, containers, served
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_answer, read_chunk, read_head, request
 
@@ -78,7 +79,7 @@ async def test_a_client_that_never_reads_its_answers_is_dropped() -> None:
             while True:
                 writer.write(request("/") * 20)
                 await writer.drain()
-                await asyncio.sleep(0.01)
+                await turns()
         await close(writer)
 
 
@@ -102,8 +103,7 @@ async def test_requests_over_the_limit_get_503_at_once_and_a_place_that_is_free_
         for _, writer in held:
             writer.write(request("/metrics", headers={"X-Prometheus-Scrape-Timeout-Seconds": "1"}))
             await writer.drain()
-        while guest.system.reads == 0 or len(guest.gpus.callers) < 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: guest.system.reads != 0 and len(guest.gpus.callers) >= 2)
         refused = await get(address, "/assets/look.css")
         assert refused.status == 503
         assert (await get(address, "/healthz")).status == 200, "a busy server is not a dead one"
@@ -255,8 +255,7 @@ async def test_stopping_finishes_what_is_in_progress_ends_log_streams_and_takes_
         log.write(request("/logs/service-0?follow=1"))
         await read_head(log_reader)
         await read_chunk(log_reader)
-        while not guest.system.reads:
-            await asyncio.sleep(0)
+        await eventually(lambda: guest.system.reads)
         stopping = asyncio.ensure_future(server.stop(grace_seconds=3))
         assert (await read_answer(scrape_reader)).status == 200
         rest = b""

@@ -13,6 +13,7 @@ from guest_api.guest_api_pb2 import Container
 from guest_service.http.log_pages import find_container
 from guest_service.http.log_query import LogQuery, LogQueryError, parse_log_query
 from guest_transport.http.bounded_stream import BoundedStream
+from tests.eventually import eventually
 from tests.http.guests import Engine, Guest, Shown, containers, served
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_chunk, read_head, request
 
@@ -57,8 +58,7 @@ async def test_a_followed_log_goes_on_as_it_grows_and_ends_with_its_reader() -> 
         guest.engine.more.put_nowait(b"new\n")
         assert await read_chunk(reader) == b"new\n"
         await close(writer)
-        while guest.engine.open_streams:
-            await asyncio.sleep(0)
+        await eventually(lambda: not guest.engine.open_streams)
     assert guest.engine.open_streams == 0
 
 
@@ -125,8 +125,11 @@ async def test_the_ninth_stream_is_503_until_one_ends() -> None:
         assert (await get(address, "/logs/service-1")).status == 503
         assert (await get(address, "/metrics")).status == 200
         await close(held[0])
-        while (await get(address, "/logs/service-1")).status == 503:
-            await asyncio.sleep(0)
+
+        async def has_room() -> bool:
+            return (await get(address, "/logs/service-1")).status != 503
+
+        await eventually(has_room)
         for writer in held[1:]:
             await close(writer)
 

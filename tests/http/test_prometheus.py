@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from guest_transport.addresses import TcpAddress
+from tests.eventually import eventually
 from tests.http.guests import Bus, Engine, Gpus, Guest, containers, h200s, served
 
 PROMETHEUS = shutil.which("prometheus")
@@ -58,9 +59,19 @@ class Prometheus:
         """Return after `times` good scrapes from now on."""
         expression = "sum_over_time(up[1h])"
         before = await self.value(expression) or 0
-        async with asyncio.timeout(BOUND_SECONDS):
-            while ((await self.value(expression)) or 0) < before + times:
-                await asyncio.sleep(0.05)  # the scrapes are Prometheus's own, no clock of ours drives them
+
+        async def scraped() -> bool:
+            return (await self.value(expression) or 0) >= before + times
+
+        await eventually(scraped, BOUND_SECONDS)
+
+    async def shows(self, expression: str, value: float) -> None:
+        """Return when `expression` has this value: discovery and scrapes are Prometheus's own, and no clock of ours drives them."""
+
+        async def shown() -> bool:
+            return await self.value(expression) == value
+
+        await eventually(shown, BOUND_SECONDS)
 
     async def targets(self) -> list[dict[str, Any]]:
         return list((await self.get("/api/v1/targets"))["activeTargets"])

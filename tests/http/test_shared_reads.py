@@ -10,6 +10,7 @@ import pytest
 from guest_api.guest_api_pb2 import Container, ListContainersResponse
 from guest_service.http.container_board import FOLLOW_SECONDS, KEEP_SECONDS, REFRESH_SECONDS, ContainerBoard, Listing
 from guest_transport.http.shared_look import SharedLook
+from tests.eventually import turns
 
 
 class Thing:
@@ -31,7 +32,7 @@ async def test_many_readers_share_one_read_and_its_value() -> None:
     thing = Thing()
     look = SharedLook("thing", thing.read)
     readers = asyncio.gather(*(look.within(10) for _ in range(50)))
-    await asyncio.sleep(0)
+    await turns()
     thing.answers.put_nowait(7)
     assert await readers == [7] * 50
     assert thing.started == 1
@@ -43,7 +44,7 @@ async def test_a_reader_that_gives_up_leaves_the_read_to_the_others() -> None:
     patient = asyncio.ensure_future(look.within(10))
     assert await look.within(0) is None
     cancelled = asyncio.ensure_future(look.within(10))
-    await asyncio.sleep(0)
+    await turns()
     cancelled.cancel()
     thing.answers.put_nowait(7)
     assert await patient == 7
@@ -74,7 +75,7 @@ async def test_closing_ends_a_read_that_hangs() -> None:
     thing = Thing()
     look = SharedLook("thing", thing.read)
     waiting = asyncio.ensure_future(look.within(1000))
-    await asyncio.sleep(0)
+    await turns()
     await look.close()
     assert await waiting is None
 

@@ -18,6 +18,7 @@ from guest_transport.http.bounded_stream import StreamPlaces
 from guest_transport.http.concurrency import RequestGate
 from guest_transport.http.connections import BoundedConnection, ClientBook, ClientLimits, peer_of
 from guest_transport.http.server import PageServer
+from tests.eventually import eventually, turns
 from tests.http.web import BOUND_SECONDS, get
 
 # More than the kernel keeps for a reader that does not read.
@@ -58,8 +59,7 @@ async def slow_reader(address: TcpAddress) -> socket.socket:
 
 
 async def all_wait(server: PageServer, count: int) -> None:
-    while sum(getattr(each, "paused_at", None) is not None for each in server._state.connections) < count:
-        await asyncio.sleep(0)
+    await eventually(lambda: sum(getattr(each, "paused_at", None) is not None for each in server._state.connections) >= count)
 
 
 async def test_readers_that_hold_every_place_keep_no_scraper_from_its_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,12 +133,12 @@ async def test_a_peer_beyond_this_machine_has_half_of_the_places() -> None:
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
         for port in (1, 2):
             group.create_task(ask(gate, ("192.0.2.1", port), statuses))
-        await asyncio.sleep(0)
+        await turns()
         await ask(gate, ("192.0.2.1", 3), statuses)
         assert statuses == [503]
         group.create_task(ask(gate, ("192.0.2.2", 1), statuses))
         group.create_task(ask(gate, None, statuses))
-        await asyncio.sleep(0)
+        await turns()
         assert gate.in_progress == 4
         app.let.set()
     assert statuses == [503, 200, 200, 200, 200]

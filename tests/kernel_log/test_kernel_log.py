@@ -15,6 +15,7 @@ from guest_contract.pci_address import PciAddress
 from guest_service.kernel_log.reader import RECORDS_AT_A_TIME, KernelLog
 from guest_service.kernel_log.records import Appeared, Xid, parse
 from guest_service.kernel_log.xids import ADDRESSES, NUMBERS_PER_ADDRESS, Xids
+from tests.eventually import eventually, turns
 
 CARD = PciAddress(0, 0x3B, 0, 0)
 SWITCH = PciAddress(0, 0xC1, 0, 0)
@@ -88,9 +89,8 @@ class Log:
             try:
                 data = data[os.write(self.writer, data) :]
             except BlockingIOError:
-                await asyncio.sleep(0)
-        while self.waiting():
-            await asyncio.sleep(0)
+                await turns()
+        await eventually(lambda: not self.waiting())
 
     def waiting(self) -> int:
         import fcntl
@@ -159,19 +159,19 @@ async def test_records_are_split_at_line_ends_however_they_come(kernel_log: Log)
 
 async def test_a_flood_is_counted_and_others_get_their_turns(kernel_log: Log) -> None:
     lines = 100_000
-    turns = 0
+    taken = 0
 
     async def other() -> None:
-        nonlocal turns
+        nonlocal taken
         while True:
-            turns += 1
-            await asyncio.sleep(0)
+            taken += 1
+            await turns()
 
     task = asyncio.create_task(other())
     await kernel_log.write(record(XID_580) * lines)
     task.cancel()
     assert [x.count for x in kernel_log.answer().gpus[0].xids] == [lines]
-    assert turns > lines / RECORDS_AT_A_TIME / 100
+    assert taken > lines / RECORDS_AT_A_TIME / 100
 
 
 async def test_a_line_without_an_end_fills_nothing(kernel_log: Log) -> None:
@@ -212,9 +212,8 @@ async def read_to_the_end(path: Path, ring: Ring, *, now: float, awake: float) -
     reader = KernelLog(Path(f"/proc/self/fd/{ready}"), clock=lambda: now, awake=lambda: awake, read=ring)
     await reader.start()
     os.write(writer, b"x")
-    while ring.steps:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await eventually(lambda: not ring.steps)
+    await turns()
     os.close(ready)
     os.close(writer)
     return reader
@@ -260,8 +259,7 @@ async def test_the_log_of_this_kernel_is_read_to_its_end() -> None:
     await reader.start()
     if reader.problem:
         pytest.skip(reader.problem)
-    while not reader.caught_up:
-        await asyncio.sleep(0)
+    await eventually(lambda: reader.caught_up)
     assert reader.xids is not None
     await reader.close()
 

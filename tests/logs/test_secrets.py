@@ -17,6 +17,7 @@ from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
+from tests.eventually import eventually
 from tests.logs.servers import Server, again, ask_http, page, serving
 from tests.policy.certificates import write, write_authority
 from tests.policy.test_tls import tls, tokens
@@ -96,9 +97,7 @@ def token_file(folder: Path, text: str) -> None:
 async def reloaded(server: Server, expected: str) -> None:
     before = sum(expected in line for line in server.lines)
     server.process.send_signal(signal.SIGHUP)
-    async with asyncio.timeout(30):
-        while sum(expected in line for line in server.lines) == before:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: sum(expected in line for line in server.lines) != before)
 
 
 async def test_credentials_that_the_proxy_takes_or_refuses_are_not_in_its_log(sockets: Path) -> None:

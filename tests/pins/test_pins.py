@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from guest_api import guest_api_pb2
+from tests.eventually import eventually
 from tests.proxy.raw_guest import Connection, RawGuest, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy, running_proxy
 from vmm_proxy.policy.audit_log import Audit
@@ -47,7 +48,7 @@ class TakingTurns(RawGuest):
 
     def take_over(self, by: bytes) -> None:
         self.now = by
-        for writer in list(self._open):
+        for writer in list(self.still_open):
             writer.transport.abort()
 
 
@@ -79,8 +80,7 @@ async def test_no_answer_of_another_vm_gets_out_however_often_the_vms_change_pla
             for _ in range(40):
                 before = len(codes)
                 guest.take_over(luck.choice([OURS, OTHER]))
-                while len(codes) < before + 4:
-                    await asyncio.sleep(0)
+                await eventually(lambda: len(codes) >= before + 4)  # noqa: B023 -- called at once
             stop.set()
         wrong = proxy.upstreams.reach("vm1").wrong_guests
     await guest.stop()

@@ -19,6 +19,7 @@ import pytest
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.errors import SettingsError
+from tests.eventually import eventually
 from tests.policy.callers import bearer
 from tests.policy.two_tenants import asked, code_of, fleet_of_two, no_gpu
 from tests.proxy import processes
@@ -101,8 +102,12 @@ async def test_how_it_ended_is_told_for_each_way_of_ending(sockets: Path) -> Non
         call = asyncio.ensure_future(asked(proxy, "Shutdown", "blue1", bearer("operator")))
         await asyncio.wait_for(held.wait(), 10)
         call.cancel()
-        while len(ended := [line for line in lines(sockets / "audit") if line["event"] != "asked"]) < 5:
-            await asyncio.sleep(0.01)
+
+        def of_ends() -> list[dict[str, object]]:
+            return [line for line in lines(sockets / "audit") if line["event"] != "asked"]
+
+        await eventually(lambda: len(of_ends()) >= 5)
+        ended = of_ends()
     told = [(line["event"], line["who"], line["guest"], line["outcome"], line["text"]) for line in ended]
     root = f"unix uid {os.getuid()} gid {os.getgid()} pid {os.getpid()}"
     assert told == [

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from guest_api import guest_api_pb2
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
+from tests.eventually import eventually
 from tests.policy.callers import bearer
 from tests.policy.two_tenants import BLUE, asked, code_of, fleet_of_two
 from tests.proxy.raw_guest import Stream, raw_guest
@@ -38,9 +39,7 @@ async def test_a_caller_whose_guests_hang_holds_no_more_than_its_share_of_the_ca
             for name in names
             for method in METHODS
         ]
-        async with asyncio.timeout(30):
-            while sum(len(guest.requests) for guest in hanging) < PROXY_CALLS_OF_ONE:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: sum(len(guest.requests) for guest in hanging) >= PROXY_CALLS_OF_ONE)
         refused = proxy.api.GpuInfo(guest_api_pb2.Id(id="blue1"), timeout=20, metadata=bearer("blue-viewer"))
         assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await refused.details() or "").startswith(
@@ -70,9 +69,7 @@ async def test_four_callers_that_take_all_they_can_leave_administrators_and_heal
                     getattr(connection.api, method)(guest_api_pb2.Id(id=name), timeout=60, metadata=bearer(caller))
                     for method in METHODS
                 ]
-        async with asyncio.timeout(30):
-            while sum(len(guest.requests) for guest in hanging) < PROXY_CALLS - PROXY_CALLS_KEPT:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: sum(len(guest.requests) for guest in hanging) >= PROXY_CALLS - PROXY_CALLS_KEPT)
         for caller in callers:
             refused = await code_of(asked(proxy, "GpuInfo", "blue1", bearer(caller)))
             assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -14,6 +14,7 @@ import grpc
 
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
+from tests.eventually import eventually
 from tests.policy.callers import bearer, rules, token
 from tests.policy.two_tenants import BLUE, NO_CREDENTIALS, code_of, fleet_of_two
 from tests.proxy.raw_guest import Stream, raw_guest
@@ -51,13 +52,11 @@ async def test_a_quiet_watch_ends_when_its_token_is_revoked_whatever_it_selects(
             await stream.read()
         kept = proxy.fleet.WatchGpuInfo(hourly(), metadata=bearer("blue-viewer"))
         await kept.read()
-        while proxy.parts.watches.watchers < 5:
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.parts.watches.watchers >= 5)
         proxy.parts.access.replace(rules(tokens=(token("blue-viewer", Role.VIEWER, BLUE),)))
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert {await code_at_end(stream) for stream in quiet} == {NO_CREDENTIALS}
-            while proxy.parts.watches.watchers > 1:
-                await asyncio.sleep(0)
+            await eventually(lambda: proxy.parts.watches.watchers <= 1)
         assert not kept.done(), "who kept its token keeps its stream"
         kept.cancel()
 
@@ -84,8 +83,7 @@ async def test_calls_and_collections_that_wait_for_a_silent_guest_end_and_the_gu
             fleet_pb2.CollectGpuInfoRequest(selector=fleet_pb2.GuestSelector(ids=["silent"])), metadata=bearer("viewer")
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(silent.requests) < 2:
-                await asyncio.sleep(0)
+            await eventually(lambda: len(silent.requests) >= 2)
             proxy.parts.access.replace(rules())
             assert await code_of(call) is NO_CREDENTIALS
             assert await collection.code() is NO_CREDENTIALS
@@ -107,10 +105,12 @@ async def test_a_reader_who_does_not_read_loses_its_places_with_its_token(socket
                 (sockets / f"big{number}").symlink_to(sockets / "big")
         stream = proxy.fleet.WatchGpuInfo(hourly(), metadata=bearer("viewer"))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(guest.requests) < 40 or any(proxy.upstreams.reach(f"big{number}").callers for number in range(40)):
-                await asyncio.sleep(0.01)
+            await eventually(
+                lambda: (
+                    len(guest.requests) >= 40 and not any(proxy.upstreams.reach(f"big{number}").callers for number in range(40))
+                )
+            )
             assert proxy.parts.watches.watchers == 1
             proxy.parts.access.replace(rules())
-            while proxy.parts.watches.watchers:
-                await asyncio.sleep(0)
+            await eventually(lambda: not proxy.parts.watches.watchers)
         stream.cancel()

@@ -26,6 +26,8 @@ from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from h2.settings import Settings as H2Settings
 
+from tests.eventually import eventually
+
 Headers = list[tuple[str, str]]
 Settings = dict[SettingCodes, int]
 
@@ -166,7 +168,7 @@ class RawGuest:
         self.requests: list[Stream] = []
         self.called = asyncio.Event()
         self.asked_ports: list[bytes] = []
-        self._open: set[asyncio.StreamWriter] = set()
+        self.still_open: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         # Connections up to this one are accepted and never answered with a byte.
         self.ignored_connections = 0
@@ -185,15 +187,14 @@ class RawGuest:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for writer in list(self._open):
+        for writer in list(self.still_open):
             writer.close()
         # Not wait_closed(): before Python 3.12.1 it does not wait, after it waits for handlers, which end with their connections.
-        while self._open:
-            await asyncio.sleep(0)
+        await eventually(lambda: not self.still_open)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self._open.add(writer)
+        self.still_open.add(writer)
         try:
             if self.connections <= self.ignored_connections:
                 with contextlib.suppress(ConnectionError):
@@ -208,7 +209,7 @@ class RawGuest:
                     return
             await Connection(reader, writer, self._remember, self.settings).serve()
         finally:
-            self._open.discard(writer)
+            self.still_open.discard(writer)
 
     async def _remember(self, stream: Stream) -> None:
         self.requests.append(stream)

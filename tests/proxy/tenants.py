@@ -20,6 +20,7 @@ from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.addresses import TcpAddress, parse_address
 from guest_transport.http.server import PageServer
+from tests.eventually import turns
 from tests.http.web import connect, get, read_head, request
 from tests.policy.callers import bearer, rules, token
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream
@@ -241,8 +242,7 @@ class Tenants:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 # Its answer comes after what was sent before it on the same connection.
                 await self.proxy.api.Info(guest_api_pb2.Id(id="nobody"), timeout=20, metadata=bearer("blue"))
-            for _ in range(50):
-                await asyncio.sleep(0)
+            await turns(50)
         self._before = (dict(self.tenants), {guest_id: set(right) for guest_id, right in self.right.items()})
 
     async def close(self) -> None:

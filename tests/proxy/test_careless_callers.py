@@ -20,6 +20,7 @@ from guest_client.async_client import AsyncProxyClient
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import CONNECTION_CALLS
+from tests.eventually import eventually, turns
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
@@ -60,9 +61,7 @@ async def code_of(call: grpc.aio.UnaryUnaryCall[guest_api_pb2.Id, guest_api_pb2.
 
 async def idle(proxy: Proxy, guest_id: str) -> None:
     """Returns once nobody waits for the guest any more; fails when a place was lost."""
-    async with asyncio.timeout(5):
-        while proxy.upstreams.reach(guest_id).callers:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not proxy.upstreams.reach(guest_id).callers)
 
 
 async def test_a_crowd_at_a_silent_guest_is_refused_at_once_and_another_guest_answers_meanwhile(
@@ -78,12 +77,9 @@ async def test_a_crowd_at_a_silent_guest_is_refused_at_once_and_another_guest_an
         proxy.add("other", other.address)
         crowd = [await stack.enter_async_context(another_caller(proxy)) for _ in range(CROWD_CONNECTIONS)]
         calls = [one.api.GpuInfo(guest_api_pb2.Id(id="silent"), timeout=50) for one in crowd for _ in range(CONNECTION_CALLS)]
-        while proxy.upstreams.reach("silent").callers < GUEST_CALLERS:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: proxy.upstreams.reach("silent").callers >= GUEST_CALLERS)
         assert (await caller.gpu_info("other", timeout=20)).error == "other"
-        async with asyncio.timeout(30):
-            while sum(call.done() for call in calls) < CROWD - GUEST_CALLERS:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: sum(call.done() for call in calls) >= CROWD - GUEST_CALLERS)
         for call in calls:
             call.cancel()
         codes = Counter(await asyncio.gather(*map(code_of, calls)))
@@ -151,11 +147,12 @@ async def test_streams_that_are_left_half_way_leave_nothing_behind(proxy: Proxy,
             watched.cancel()
 
         async def settled() -> int:
-            async with asyncio.timeout(10):
-                while proxy.parts.watches.beats or any(
-                    proxy.upstreams.reach(guest_id).callers for guest_id in ("good", "silent")
-                ):
-                    await asyncio.sleep(0.01)
+            await eventually(
+                lambda: (
+                    not proxy.parts.watches.beats
+                    and not any(proxy.upstreams.reach(guest_id).callers for guest_id in ("good", "silent"))
+                )
+            )
             return len(asyncio.all_tasks())
 
         await asyncio.gather(*map(leave_half_way, range(FLEET_STREAMS_OF_ONE // 2)))
@@ -192,9 +189,7 @@ async def test_a_thousand_watchers_get_the_places_there_are_and_the_rest_a_refus
         assert len(good.requests) == 1, "watchers of one interval share one question"
         for stream, _ in watchers:
             stream.cancel()
-        async with asyncio.timeout(5):
-            while proxy.parts.watches.beats:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not proxy.parts.watches.beats)
         stream, code = await watch()
         assert code == "OK"
         stream.cancel()
@@ -218,6 +213,7 @@ async def test_guests_that_come_go_and_move_under_load_never_answer_for_each_oth
                     proxy.directory.remove(f"vm{number}")
                 else:
                     proxy.add(f"vm{number}", guests[number].address)
+                # So that calls come between two changes, some of them in the middle of one.
                 await asyncio.sleep(0.002)
 
         async def call_them() -> None:
@@ -257,27 +253,20 @@ async def test_a_crowd_and_churn_leave_descriptors_and_memory_as_they_were(proxy
             for _ in range(4):
                 proxy.add("good", good.address)
                 calls = [proxy.api.GpuInfo(guest_api_pb2.Id(id="good"), timeout=20) for _ in range(GUEST_CALLERS)]
-                await asyncio.sleep(0)
+                await turns()
                 for call in calls[::2]:
                     call.cancel()
                 await asyncio.gather(*map(code_of, calls))
                 proxy.directory.remove("good")
             good.requests.clear()
 
-        async def descriptors_at_most(limit: int) -> int:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(5):
-                    while len(os.listdir("/proc/self/fd")) > limit:
-                        await asyncio.sleep(0.02)
-            return len(os.listdir("/proc/self/fd"))
-
         for _ in range(2):
             await round_of_calls()
-        await asyncio.sleep(0.2)
+        await eventually(lambda: not good.still_open)
         descriptors, memory = len(os.listdir("/proc/self/fd")), process.memory_info().rss
         for _ in range(4):
             await round_of_calls()
-        assert await descriptors_at_most(descriptors) <= descriptors
+        await eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
         assert process.memory_info().rss - memory < 16e6
 
 
@@ -331,11 +320,8 @@ async def test_calls_of_one_guest_that_share_nothing_leave_its_places_to_be_take
         guest_id = guest_api_pb2.Id(id="silent")
         for _ in range(3):
             calls = [proxy.api.GpuInfo(guest_id, timeout=30, metadata=(("cache-control", f"max-age={n}"),)) for n in range(50)]
-            while proxy.upstreams.reach("silent").callers < GUEST_CALLS:
-                await asyncio.sleep(0.01)
-            async with asyncio.timeout(10):
-                while sum(call.done() for call in calls) < 50 - GUEST_CALLS:
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: proxy.upstreams.reach("silent").callers >= GUEST_CALLS)
+            await eventually(lambda: sum(call.done() for call in calls) >= 50 - GUEST_CALLS)  # noqa: B023 -- called at once
             for call in calls:
                 call.cancel()
             codes = Counter([await call.code() for call in calls])

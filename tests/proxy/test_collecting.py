@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 
 from guest_api import guest_api_pb2
+from tests.eventually import turns
 from vmm_proxy.fleet.collect import STARTS_AT_A_TIME, ask_each, collect
 from vmm_proxy.fleet.outcome import GuestOutcome
 from vmm_proxy.upstream.passed_metadata import Metadata
@@ -17,16 +18,16 @@ GUESTS = [f"vm{number}" for number in range(20 * STARTS_AT_A_TIME)]
 
 async def test_other_work_of_the_loop_has_its_turn_while_many_guests_are_asked() -> None:
     asked: list[str] = []
-    turns = [0]
+    seen = [0]
 
     async def other_work() -> None:
         while len(asked) < len(GUESTS):
-            await asyncio.sleep(0)
-            turns.append(len(asked))
+            await turns()
+            seen.append(len(asked))
 
     await asyncio.gather(other_work(), ask_each(GUESTS, asked.append))
     assert asked == GUESTS
-    assert max(later - earlier for earlier, later in itertools.pairwise(turns)) <= STARTS_AT_A_TIME
+    assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= STARTS_AT_A_TIME
 
 
 async def test_a_reader_who_leaves_has_no_further_guest_asked() -> None:
@@ -50,6 +51,5 @@ async def test_a_reader_who_leaves_has_no_further_guest_asked() -> None:
     await collected.aclose()
     begun = len(asked)
     assert begun < len(GUESTS)
-    for _ in GUESTS:
-        await asyncio.sleep(0)
+    await turns(len(GUESTS))
     assert len(asked) == begun

@@ -19,6 +19,7 @@ from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import TcpAddress, VsockAddress
 from guest_transport.errors import SettingsError
 from guest_transport.options import channel_options
+from tests.eventually import eventually, turns
 from tests.proxy import processes
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
@@ -227,7 +228,7 @@ async def test_a_caller_who_leaves_while_its_change_is_written_leaves_directory_
     directory = Directory()
     registered = RegisteredGuests(file, directory, allow_plaintext=False)
     leaving = asyncio.create_task(registered.register(GuestEntry("vm1", VsockAddress(3, 1))))
-    await asyncio.sleep(0)
+    await turns()
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
@@ -255,9 +256,7 @@ def test_a_pipe_in_place_of_the_file_stops_the_start_and_is_not_waited_for(file:
 
 async def gone(file: Path) -> None:
     """Returns when `file` is removed, which a proxy does as soon as it listens."""
-    async with asyncio.timeout(20):
-        while file.exists():
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not file.exists())
 
 
 async def test_what_a_killed_proxy_was_writing_is_removed_by_the_next_one_and_nothing_else(sockets: Path) -> None:

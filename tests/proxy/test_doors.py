@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
+from tests.eventually import eventually
 from tests.proxy import processes
 from tests.proxy.raw_guest import Stream, raw_guest
 
@@ -84,8 +85,7 @@ async def test_a_signal_ends_it_within_five_seconds_though_a_guest_hangs_and_a_w
     ):
         watch = fleet_pb2_grpc.FleetServiceStub(channel).WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest())
         call = guest_api_pb2_grpc.ProxiedGuestApiStub(channel).Shutdown(guest_api_pb2.Id(id="vm1"), timeout=30)
-        while len(guest.requests) < 2:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(guest.requests) >= 2)
         started = time.monotonic()
         status, out, err = await proxy.stop(number)
         assert time.monotonic() - started < 5

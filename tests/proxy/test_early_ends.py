@@ -16,6 +16,7 @@ import grpc
 import pytest
 
 from guest_transport.addresses import parse_address
+from tests.eventually import eventually
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
 from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
@@ -123,8 +124,7 @@ async def test_who_shares_a_call_and_leaves_is_no_caller_any_more_and_the_last_o
         question = upstream.ask(GPU_INFO, (), soon(), lambda _: None)
         await asyncio.wait_for(guest.called.wait(), 5)
         sharing = asyncio.create_task(upstream.call(GPU_INFO, (), soon()))
-        while upstream.callers < 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: upstream.callers >= 2)
         question.leave()
         assert upstream.callers == 1
         sharing.cancel()
@@ -167,8 +167,7 @@ async def test_everybody_who_shares_a_call_is_told_at_once_that_the_guest_went(s
         await asyncio.wait_for(guest.called.wait(), 5)
         upstream.ask(GPU_INFO, (), soon(), told.append)
         calls.append(asyncio.create_task(upstream.call(GPU_INFO, (), soon())))
-        while upstream.callers < 3:
-            await asyncio.sleep(0)
+        await eventually(lambda: upstream.callers >= 3)
         await asyncio.wait_for(upstream.close("it was removed"), 5)
         outcomes = [*told, *await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)]
         assert [str(outcome) for outcome in outcomes] == ["guest vm1: it was removed"] * 3
@@ -204,9 +203,7 @@ async def test_who_leaves_as_the_answer_is_being_told_is_not_told_and_counts_onc
     async with raw_guest(str(sockets / "g"), no_gpu) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
         for number in range(3):
             questions.append(upstream.ask(GPU_INFO, (), soon(), functools.partial(told_first, number)))
-        async with asyncio.timeout(5):
-            while upstream.callers:
-                await asyncio.sleep(0)
+        await eventually(lambda: not upstream.callers)
         assert len(told) == 1
 
 
@@ -235,9 +232,7 @@ async def test_a_failure_of_a_shared_call_is_told_to_all_and_none_of_them_asks_a
         for later in range(3):
             upstream.ask(GPU_INFO, (), soon() + later, told.append)
         joined.set()
-        async with asyncio.timeout(5):
-            while upstream.callers:
-                await asyncio.sleep(0)
+        await eventually(lambda: not upstream.callers)
         assert [str(outcome) for outcome in told] == ["guest vm1: the connection was lost during the call"] * 3
         assert len(guest.requests) == 2, "the shared call alone is made once more, for its lost connection"
 
@@ -248,8 +243,6 @@ async def test_all_who_have_one_deadline_are_told_at_it_and_nobody_asks_again(so
         deadline = asyncio.get_running_loop().time() + 5 * HASTY_SECONDS
         for _ in range(3):
             upstream.ask(GPU_INFO, (), deadline, told.append)
-        async with asyncio.timeout(5):
-            while upstream.callers:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not upstream.callers)
         assert [isinstance(outcome, CallError) and outcome.code for outcome in told] == [grpc.StatusCode.DEADLINE_EXCEEDED] * 3
         assert len(guest.requests) == 1

@@ -14,6 +14,7 @@ from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import TcpAddress, parse_address
 from guest_transport.options import channel_options
+from tests.eventually import eventually
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
@@ -103,10 +104,9 @@ async def test_a_list_of_many_silent_guests_asks_a_bounded_number_of_them_at_a_t
         for number in range(LOOKS_AT_ONCE + 6):
             proxy.add(f"vm{number}", f"hvsock:{sockets}/vmm:{number + 1}")
         await listed(proxy)
-        async with asyncio.timeout(20):
-            while len(guest.requests) < LOOKS_AT_ONCE:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(guest.requests) >= LOOKS_AT_ONCE)
         for _ in range(20):
+            # A call too many would come in this time; nothing tells that none comes.
             await asyncio.sleep(0.01)
             assert sum(not stream.reset.is_set() for stream in guest.requests) <= LOOKS_AT_ONCE
 
@@ -280,8 +280,7 @@ async def test_collections_at_the_same_time_share_the_calls_to_the_guests(proxy:
     async with raw_guest(str(sockets / "g"), when_told) as guest:
         proxy.add("vm1", guest.address)
         collections = [asyncio.create_task(collected(proxy)) for _ in range(5)]
-        while not guest.requests or proxy.upstreams.reach("vm1").callers < 5:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: guest.requests and proxy.upstreams.reach("vm1").callers >= 5)
         hold.set()
         assert all("vm1" in outcomes for outcomes in await asyncio.gather(*collections))
         assert len(guest.requests) == 1
@@ -291,15 +290,13 @@ async def test_streams_beyond_the_limit_are_refused_and_places_come_back(proxy: 
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
         streams = [proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30) for _ in range(FLEET_STREAMS_OF_ONE)]
-        while not guest.requests or proxy.upstreams.reach("vm1").callers < FLEET_STREAMS_OF_ONE:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: guest.requests and proxy.upstreams.reach("vm1").callers >= FLEET_STREAMS_OF_ONE)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collected(proxy)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for stream in streams:
             stream.cancel()
-        while proxy.upstreams.reach("vm1").callers:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not proxy.upstreams.reach("vm1").callers)
         await asyncio.wait_for(guest.requests[0].reset.wait(), 2)
         proxy.directory.remove("vm1")
         assert await collected(proxy) == {}

@@ -14,6 +14,7 @@ import pytest
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_contract.methods import GUEST_SERVICE, proxied_methods
 from guest_transport.addresses import UnixAddress
+from tests.eventually import eventually
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory.directory import GuestEntry
@@ -244,19 +245,12 @@ async def test_guests_that_come_and_go_leave_no_descriptor_and_little_memory(
             proxy.directory.remove(f"vm{number}")
             guest.requests.clear()
 
-        async def settle() -> int:
-            deadline = time.monotonic() + 5
-            while (count := len(os.listdir("/proc/self/fd"))) > descriptors and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-            return count
-
-        descriptors = 10**6
         for number in range(guests // 5):
             await come_and_go(number)
-        await asyncio.sleep(0.2)
-        descriptors = await settle()
+        await eventually(lambda: not guest.still_open)
+        descriptors = len(os.listdir("/proc/self/fd"))
         memory = process.memory_info().rss
         for number in range(guests):
             await come_and_go(number)
-        assert await settle() <= descriptors
+        await eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
         assert process.memory_info().rss - memory < 8e6

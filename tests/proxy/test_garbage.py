@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.eventually import eventually
 from vmm_proxy import garbage
 
 
@@ -45,8 +46,7 @@ async def test_old_garbage_is_found_at_the_beat_and_the_beat_ends_with_its_conte
         gc.collect(1)
         assert old() is not None
         beats.put_nowait(None)
-        while len(waits) < 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(waits) >= 2)
         assert old() is None
         task_count = len(asyncio.all_tasks())
     assert len(asyncio.all_tasks()) == task_count - 1

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from guest_api import guest_api_pb2
 from guest_contract.methods import Method, proxied_methods
 from guest_fleet.v1 import fleet_pb2
+from tests.eventually import eventually
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.hostile_guests import HOSTILE, OK, Kind
 from tests.proxy.raw_guest import Stream, raw_guest
@@ -102,12 +103,14 @@ async def check_said(call: grpc.aio.Call, code: grpc.StatusCode, wire: bytes, me
 
 async def until_served(proxy: Proxy, guest_id: str) -> None:
     """A guest that behaves again is served again."""
-    async with asyncio.timeout(20):
-        while True:
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                assert (await proxy.gpu_info(guest_id, timeout=SILENT_SECONDS)).sample_age_ms == AGE
-                return
-            await asyncio.sleep(0.02)
+
+    async def is_served() -> bool:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            assert (await proxy.gpu_info(guest_id, timeout=SILENT_SECONDS)).sample_age_ms == AGE
+            return True
+        return False
+
+    await eventually(is_served)
 
 
 async def test_a_collection_over_all_hostile_kinds_has_each_once_and_the_healthy_ones_whole(proxy: Proxy, sockets: Path) -> None:

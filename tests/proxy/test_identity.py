@@ -11,6 +11,7 @@ import pytest
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2
+from tests.eventually import eventually, turns
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Behaviour, Connection, Stream, raw_guest
 from tests.proxy.running import METHODS, Proxy
@@ -83,21 +84,23 @@ async def test_a_vm_that_took_over_the_address_between_two_calls_never_answers(p
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert set(asked(other.requests)) == {"Info"}
     async with raw_guest(path, vm(OURS, 3)):
-        for _ in range(100):
+
+        async def is_back() -> bool:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 assert (await proxy.gpu_info("vm1")).sample_age_ms == 3
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError("the pinned guest was back and not found")
+                return True
+            return False
+
+        await eventually(is_back)
 
 
 async def until_known(proxy: Proxy) -> grpc.aio.AioRpcError:
-    for _ in range(100):
+
+    async def known() -> grpc.aio.AioRpcError | None:
         error = await proxy.failure("vm1")
-        if error.code() is not grpc.StatusCode.UNAVAILABLE:
-            return error
-        await asyncio.sleep(0.05)
-    return error
+        return None if error.code() is grpc.StatusCode.UNAVAILABLE else error
+
+    return await eventually(known)
 
 
 async def test_a_pinned_guest_that_does_not_say_who_it_is_ends_at_the_deadline_and_the_others_do_not(
@@ -154,15 +157,14 @@ async def test_a_pinned_guest_on_tcp_is_called_over_one_connection(proxy: Proxy)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize("turns", range(0, 40, 4))
-async def test_a_guest_may_go_while_its_replaced_connection_is_being_closed(proxy: Proxy, sockets: Path, turns: int) -> None:
+@pytest.mark.parametrize("count", range(0, 40, 4))
+async def test_a_guest_may_go_while_its_replaced_connection_is_being_closed(proxy: Proxy, sockets: Path, count: int) -> None:
     async with raw_guest(str(sockets / "g"), vm(OTHER)) as guest:
         proxy.add("vm1", guest.address, instance_id=OURS)
         with pytest.raises(CallError) as refused:
             await proxy.upstreams.reach("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 10)
         assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(count)
         proxy.directory.remove("vm1")
         # Raises what went wrong while the guest's connections were closed.
         await proxy.upstreams.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,6 +11,7 @@ import grpc
 import pytest
 
 from guest_fleet.v1 import fleet_pb2
+from tests.eventually import eventually
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.metrics.guest_answers import FleetBoard
@@ -63,9 +63,7 @@ async def test_a_line_that_was_given_up_is_gone_at_once(
         given_up: weakref.ref[Line] = weakref.ref(line_of(proxy))
         while upstream.redials == 0:
             await ask(proxy)
-        async with asyncio.timeout(10):
-            while given_up() is not None:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: given_up() is None)
 
 
 @pytest.mark.parametrize("answer", [lambda stream: stream.answer(b"\xff"), lambda stream: stream.fail("9", "no")])
@@ -83,8 +81,6 @@ async def test_a_failure_that_is_kept_for_a_page_holds_neither_its_call_nor_its_
         assert (failure.__traceback__, failure.__cause__, failure.__context__) == (None, None, None)
         line = weakref.ref(line_of(proxy))
         proxy.directory.remove("vm1")
-        async with asyncio.timeout(10):
-            while line() is not None:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: line() is None)
         assert known.gpus.failure is failure
         await board.close()

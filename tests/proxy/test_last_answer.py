@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from guest_api import guest_api_pb2
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, XidCount
 from guest_contract.methods import proxied_methods
 from guest_fleet.v1 import fleet_pb2
+from tests.eventually import eventually, turns
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.upstream.last_answer import KEPT_BYTES, LastAnswer
@@ -77,7 +77,7 @@ async def test_collections_and_watches_take_old_answers_too_and_say_when_they_ca
         proxy.add("vm1", guest.address)
         await proxy.gpu_info("vm1")
         came = time.time()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: time.time() >= came + 0.05)
         async for message in proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=10, metadata=HOUR):
             collected = message.guests[0]
         assert collected.gpu_info.sample_age_ms >= 150
@@ -97,7 +97,7 @@ async def restarted(proxy: Proxy, guest: RawGuest) -> None:
     await guest.stop()
     await guest.start()
     # The channel has seen the end of its connection.
-    await asyncio.sleep(0)
+    await turns()
     guest.behaviour = fails
     with pytest.raises(grpc.aio.AioRpcError):
         await proxy.gpu_info("vm1")

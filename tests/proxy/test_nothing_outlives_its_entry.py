@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from tests.eventually import eventually
 from tests.proxy.tenants import IDS, TENANTS, VMS, Tenants, running_tenants
 
 ids, vms, tenants = st.sampled_from(IDS), st.integers(0, VMS - 1), st.sampled_from(TENANTS)
@@ -135,15 +136,12 @@ async def settled(world: Tenants) -> None:
     """Until nobody waits for a guest any more."""
     async with asyncio.timeout(20):
         await world.settle()
-        while any(world.proxy.upstreams.reach(guest_id).callers for guest_id in world.at):
-            await asyncio.sleep(0)
+        await eventually(lambda: not any(world.proxy.upstreams.reach(guest_id).callers for guest_id in world.at))
         await world.settle()
 
 
 async def asked(world: Tenants, number: int, method: str = "GpuInfo") -> None:
-    async with asyncio.timeout(20):
-        while not [stream for stream in world.vms[number].guest.requests if stream.path.endswith(method)]:
-            await asyncio.sleep(0)
+    await eventually(lambda: [stream for stream in world.vms[number].guest.requests if stream.path.endswith(method)])
 
 
 @pytest.mark.parametrize("again", ["moved", "pinned", "registered anew"])

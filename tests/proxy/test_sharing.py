@@ -14,6 +14,7 @@ from guest_contract.methods import proxied_methods
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import CONNECTION_CALLS
+from tests.eventually import eventually, turns
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.errors import CallError
@@ -45,8 +46,7 @@ async def test_identical_calls_share_one_and_each_gets_the_answer(proxy: Proxy, 
         proxy.add("vm1", guest.address)
         calls = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(64)]
         await asyncio.wait_for(guest.called.wait(), 5)
-        while proxy.upstreams.reach("vm1").callers < 64:
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 64)
         hold.set()
         assert [answer.sample_age_ms for answer in await asyncio.gather(*calls)] == [7] * 64
         assert len(guest.requests) == 1
@@ -66,11 +66,9 @@ async def test_one_callers_cancellation_leaves_the_shared_call_to_the_others(pro
         first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
         await asyncio.wait_for(guest.called.wait(), 5)
         second = asyncio.create_task(proxy.gpu_info("vm1"))
-        while proxy.upstreams.reach("vm1").callers < 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 2)
         first.cancel()
-        while proxy.upstreams.reach("vm1").callers > 1:
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.upstreams.reach("vm1").callers <= 1)
         hold.set()
         assert await second == guest_api_pb2.GpuInfoResponse()
         assert len(guest.requests) <= 2, "who is left asks together"
@@ -88,12 +86,10 @@ async def test_the_caller_that_began_a_shared_call_leaves_and_all_others_share_t
         first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
         await asyncio.wait_for(guest.called.wait(), 5)
         others = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(20)]
-        while proxy.upstreams.reach("vm1").callers < 21:
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 21)
         first.cancel()
         await asyncio.wait_for(guest.requests[0].reset.wait(), 5)
-        while len(guest.requests) < 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(guest.requests) >= 2)
         hold.set()
         assert await asyncio.gather(*others) == [guest_api_pb2.GpuInfoResponse()] * 20
         assert len(guest.requests) == 2
@@ -134,8 +130,7 @@ async def test_calls_with_metadata_that_differs_and_shutdowns_are_not_shared(pro
             proxy.api.Shutdown(guest_id, timeout=30),
             proxy.api.Shutdown(guest_id, timeout=30),
         ]
-        while len(guest.requests) < 4:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(guest.requests) >= 4)
         for call in calls:
             call.cancel()
 
@@ -150,8 +145,7 @@ async def test_a_fifth_call_to_one_guest_is_refused_with_a_time_to_come_back_and
         proxy.add("vm1", guest.address)
         proxy.add("vm2", healthy.address)
         calls = [proxy.api.Shutdown(guest_api_pb2.Id(id="vm1"), timeout=30) for _ in range(GUEST_CALLS)]
-        while len(guest.requests) < GUEST_CALLS:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(guest.requests) >= GUEST_CALLS)
         error = await proxy.failure("vm1", "Shutdown")
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert retry_delay_seconds(error) == 1
@@ -172,9 +166,7 @@ async def test_what_the_proxy_asks_for_its_pages_and_lists_takes_no_place_of_a_g
         upstream, ends = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().time() + 30
         questions = [upstream.ask(method, (), ends, lambda _: None, for_fleet=True) for method in reading]
         calls = [proxy.api.Shutdown(guest_id, timeout=30) for _ in range(GUEST_CALLS)]
-        async with asyncio.timeout(10):
-            while len(guest.requests) < len(reading) + GUEST_CALLS:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(guest.requests) >= len(reading) + GUEST_CALLS)
         assert (await proxy.failure("vm1", "Shutdown")).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         # With metadata of a caller's choice there could be any number, so those take places also where a fleet stream asks.
         with pytest.raises(CallError, match="4 calls are in progress"):
@@ -186,9 +178,7 @@ async def test_what_the_proxy_asks_for_its_pages_and_lists_takes_no_place_of_a_g
         await asyncio.gather(*(stream.reset.wait() for stream in guest.requests))
         # Every place is there again, and none that was never taken was given back.
         again = [proxy.api.Shutdown(guest_id, timeout=30) for _ in range(GUEST_CALLS)]
-        async with asyncio.timeout(10):
-            while len(guest.requests) < len(reading) + 2 * GUEST_CALLS:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(guest.requests) >= len(reading) + 2 * GUEST_CALLS)
         assert (await proxy.failure("vm1", "Shutdown")).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for call in again:
             call.cancel()
@@ -216,8 +206,7 @@ async def test_callers_beyond_the_limit_of_one_guest_are_refused_at_once(proxy: 
     async with raw_guest(str(sockets / "g"), silence) as guest, other.channel:
         proxy.add("vm1", guest.address)
         calls = [one.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30) for one in (proxy, other) for _ in range(half)]
-        while proxy.upstreams.reach("vm1").callers < GUEST_CALLERS:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= GUEST_CALLERS)
         error = await other.failure("vm1")
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for call in calls:
@@ -234,8 +223,7 @@ async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_a
         upstream.ask(SYS_INFO, (), asyncio.get_running_loop().time() + 60, told.set_result)
         failing = asyncio.create_task(proxy.failure("vm1", method, timeout=60))
         async with asyncio.timeout(20):
-            while len(guest.requests) < 2:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: len(guest.requests) >= 2)
             assert upstream._line is not None
             await upstream._line.close(0.01)
             error, outcome = await failing, await told
@@ -255,12 +243,11 @@ async def test_a_removed_guest_has_no_connection_left_on_a_line_that_was_replace
         upstream = proxy.upstreams.reach("vm1")
         assert upstream._line is not None
         upstream._replace(upstream._line)
-        await asyncio.sleep(0.05)
+        await turns(20)
         proxy.directory.remove("vm1")
         async with asyncio.timeout(20):
             assert (await failing).details() == "guest vm1: it was removed from the directory"
-            while guest._open:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not guest.still_open)
 
 
 def test_a_call_on_a_replaced_line_keeps_its_own_deadline_however_long() -> None:
@@ -289,9 +276,7 @@ async def test_a_removed_guest_has_no_connection_left_though_its_call_failed_and
                 asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             proxy.directory.remove("vm1")
-            async with asyncio.timeout(20):
-                while guest._open:
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: not guest.still_open)
         finally:
             gc.enable()
 
@@ -325,8 +310,7 @@ async def test_callers_that_differ_in_tracing_only_share_a_call_and_each_gets_it
             calls.append(proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30, metadata=(trace, ("tracestate", "a=b"), *own)))
             if not number:
                 await asyncio.wait_for(guest.called.wait(), 10)
-        while proxy.upstreams.reach("vm1").callers < len(calls):
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= len(calls))
         hold.set()
         assert await asyncio.gather(*calls) == [guest_api_pb2.GpuInfoResponse()] * len(calls), "tracing has nobody refused"
         (asked,) = guest.requests
@@ -350,8 +334,7 @@ async def test_a_failure_that_is_shared_names_no_other_callers_id(proxy: Proxy, 
         others = [
             proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30, metadata=own) for own in ((), (("x-request-id", "theirs"),))
         ]
-        while proxy.upstreams.reach("vm1").callers < 3:
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 3)
         hold.set()
         ids = []
         for call in (first, *others):

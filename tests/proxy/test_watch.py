@@ -12,6 +12,7 @@ import pytest
 
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
+from tests.eventually import eventually, turns
 from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
@@ -116,10 +117,9 @@ async def test_a_watch_ends_with_its_last_watcher(timed: Proxy, sockets: Path, c
         stream = Entries(timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest()))
         await stream.read()
         stream.cancel()
-        while timed.parts.watches.beats:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not timed.parts.watches.beats)
         clock.pass_()
-        await asyncio.sleep(0)
+        await turns()
         assert len(guest.requests) == 1
 
 
@@ -176,7 +176,7 @@ async def test_a_slow_reader_loses_what_was_overtaken_and_never_the_newest() -> 
 async def test_a_reader_who_waits_is_told_at_once_that_nothing_more_comes() -> None:
     outbox = Outbox()
     waiting = asyncio.create_task(outbox.take())
-    await asyncio.sleep(0)
+    await turns()
     outbox.close()
     with pytest.raises(OutboxClosedError):
         await asyncio.wait_for(waiting, 5)

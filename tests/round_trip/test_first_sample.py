@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.agent import Agent, running_agent
+from tests.eventually import eventually
 from tests.proxy.processes import serving
 
 # One card whose first query never returns.
@@ -42,8 +43,11 @@ async def test_while_the_first_sample_is_taken_neither_page_says_that_the_gpus_a
         proxy_flags = ("--guest", f"vm1=unix:{sockets}/g", "--grpc", f"unix:{sockets}/p", "--http", "127.0.0.1:0")
         async with serving(*proxy_flags) as proxy:
             address = (await proxy.log_line("listening for HTTP on")).rpartition(" ")[2].strip()
-            async with asyncio.timeout(40):
-                while 'dstack_guest_cpus{vm_id="vm1"}' not in (fleet := await asyncio.to_thread(page, address)):
-                    await asyncio.sleep(0)
+
+            async def with_its_cpus() -> str:
+                fleet = await asyncio.to_thread(page, address)
+                return fleet if 'dstack_guest_cpus{vm_id="vm1"}' in fleet else ""
+
+            fleet = await eventually(with_its_cpus)
             assert 'vmm_proxy_guest_up{vm_id="vm1"} 1' in fleet
             assert "dstack_gpu_nvml_up{" not in fleet

@@ -12,6 +12,7 @@ import pytest
 from guest_api import guest_api_pb2
 from guest_service.collector.command import collector_command
 from guest_service.sampler import Outcome, OutcomeKind, Sampler
+from tests.eventually import eventually
 from tests.nvml_library.fixture import ScriptedNvml
 from tests.sampler.children import children_of
 
@@ -52,9 +53,12 @@ async def sampler_of() -> AsyncIterator[Callable[..., Sampler]]:
 
 async def take(sampler: Sampler) -> Outcome:
     """The next sample that is not refused because the last one's process is still being ended."""
-    while (outcome := await sampler.sample()).kind is OutcomeKind.BLOCKED:
-        await asyncio.sleep(0.005)
-    return outcome
+
+    async def not_refused() -> Outcome | None:
+        outcome = await sampler.sample()
+        return None if outcome.kind is OutcomeKind.BLOCKED else outcome
+
+    return await eventually(not_refused)
 
 
 def complete(card: guest_api_pb2.GpuDevice) -> bool:

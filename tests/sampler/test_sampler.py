@@ -14,6 +14,7 @@ import pytest
 
 from guest_api import guest_api_pb2
 from guest_service.sampler import OutcomeKind, Sampler
+from tests.eventually import eventually, turns
 from tests.sampler.children import SAMPLE, children_of, group_of, parts_of, prints, python, shell, state_of
 
 # Long enough for a child to start on a busy machine, when the test wants the time to be up all the same.
@@ -45,15 +46,9 @@ async def samplers() -> AsyncIterator[Callable[..., Sampler]]:
     assert set(children_of()) <= before
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the kernel or a child does, at most as long as the test may run."""
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 async def written(path: Path) -> str:
     """What a child writes into a file to say how far it got; whole once the newline is there."""
-    await until(lambda: path.exists() and path.read_text().endswith("\n"))
+    await eventually(lambda: path.exists() and path.read_text().endswith("\n"))
     return path.read_text().strip()
 
 
@@ -205,8 +200,8 @@ async def test_a_collector_that_ignores_sigterm_is_killed_after_the_grace_and_bl
     assert blocked.kind is OutcomeKind.BLOCKED
     assert blocked.reply.error == f"collector process {pid} is being ended; no new GPU sample until it is gone"
     assert trace.read_text() == f"{pid}\n"
-    await until(lambda: state_of(pid) is None)
-    await asyncio.sleep(0)
+    await eventually(lambda: state_of(pid) is None)
+    await turns()
     assert (await sampler.sample()).kind is OutcomeKind.TIMEOUT
     assert len(trace.read_text().split()) == 2
 
@@ -218,11 +213,11 @@ async def test_a_stopped_collector_is_ended_too_and_never_joined_by_a_second(
     sampler = samplers(shell(f"echo $$ >> {trace}; kill -STOP $$; sleep 60"), timeout_seconds=SOON, grace_seconds=20.0)
     attempt = asyncio.create_task(sampler.sample())
     pid = int(await written(trace))
-    await until(lambda: state_of(pid) == "T")
+    await eventually(lambda: state_of(pid) == "T")
     assert (await sampler.sample()).kind is OutcomeKind.BLOCKED
     assert (await attempt).kind is OutcomeKind.TIMEOUT
     # SIGTERM alone would wait for SIGCONT; the grace is far longer than this test may take.
-    await until(lambda: state_of(pid) is None)
+    await eventually(lambda: state_of(pid) is None)
 
 
 async def test_a_process_that_not_even_sigkill_ends_is_named_and_blocks_until_it_goes(
@@ -249,14 +244,14 @@ async def test_a_process_that_not_even_sigkill_ends_is_named_and_blocks_until_it
     assert (await sampler.sample()).kind is OutcomeKind.TIMEOUT
     pid = int(await written(trace))
     await lost.wait()
-    await until(lambda: any("still there after SIGKILL" in message for message in caplog.messages))
+    await eventually(lambda: any("still there after SIGKILL" in message for message in caplog.messages))
     blocked = await sampler.sample()
     assert blocked.kind is OutcomeKind.BLOCKED
     assert blocked.reply.error == f"collector process {pid} is still there 0 s after SIGKILL; no new GPU sample until it is gone"
     monkeypatch.undo()
     real_killpg(pid, signal.SIGKILL)
-    await until(lambda: state_of(pid) is None)
-    await asyncio.sleep(0)
+    await eventually(lambda: state_of(pid) is None)
+    await turns()
     assert (await sampler.sample()).kind is OutcomeKind.TIMEOUT
     await sampler.close()
     assert pid not in children_of()
@@ -285,7 +280,7 @@ async def test_the_whole_group_goes_with_the_collector(samplers: Callable[..., S
     outcome = await samplers(shell(f'sleep 60 & echo $$ > {trace}; printf %s "$1"', parts_of(SAMPLE))).sample()
     assert outcome.kind is OutcomeKind.SAMPLE
     group = int(trace.read_text())
-    await until(lambda: list(group_of(group)) == [])
+    await eventually(lambda: list(group_of(group)) == [])
 
 
 async def test_closing_ends_a_collector_that_hangs_and_answers_who_waits_for_it(tmp_path: Path) -> None:
@@ -306,7 +301,7 @@ async def test_closing_lets_a_stopped_collector_go_on_so_that_sigterm_ends_it_an
     sampler = Sampler(shell(f"echo $$ > {trace}; kill -STOP $$; sleep 60"))
     attempt = asyncio.create_task(sampler.sample())
     pid = int(await written(trace))
-    await until(lambda: state_of(pid) == "T")
+    await eventually(lambda: state_of(pid) == "T")
     await sampler.close()
     assert state_of(pid) is None
     # A process that is still stopped ends by SIGKILL: of signals that wait, the kernel takes the lowest first.
@@ -320,7 +315,7 @@ async def test_cancelling_a_sample_ends_its_process(samplers: Callable[..., Samp
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
-    await until(lambda: state_of(pid) is None)
+    await eventually(lambda: state_of(pid) is None)
 
 
 async def test_without_a_pidfd_the_end_is_noticed_all_the_same(

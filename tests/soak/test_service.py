@@ -16,8 +16,9 @@ import pytest
 from soak import service as service_module
 from soak import watching
 from soak.judging import Book, Kind
-from soak.processes import children_of, processes_about, read_holding, state_of, waited_seconds
+from soak.processes import Holding, children_of, processes_about, read_holding, state_of, waited_seconds
 from soak.service import Service, ServiceError
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -86,12 +87,13 @@ async def test_an_exit_status_of_its_own_is_told(folder: Path) -> None:
 async def tells(service: Service, count: int) -> list[float]:
     """The stalls until so many tells were heard."""
     stalls: list[float] = []
-    async with asyncio.timeout(30):
-        while len(stalls) < count:
-            await asyncio.sleep(0.05)
-            heard = service.ear.take_stalls()
-            # The last one is the silence that still lasts.
-            stalls += heard[:-1]
+
+    def heard() -> bool:
+        # The last one is the silence that still lasts.
+        stalls.extend(service.ear.take_stalls()[:-1])
+        return len(stalls) >= count
+
+    await eventually(heard)
     return stalls
 
 
@@ -100,9 +102,7 @@ async def test_a_service_that_stood_still_told_its_watchdog_late_unless_that_is_
         await service.start()
         await tells(service, 1)
         service.send(signal.SIGSTOP)
-        async with asyncio.timeout(30):
-            while service.ear.take_stalls()[-1] < 1.0:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: service.ear.take_stalls()[-1] >= 1.0)
         service.send(signal.SIGCONT)
         assert max(await tells(service, 1)) >= 1.0
         service.send(signal.SIGSTOP)
@@ -122,9 +122,12 @@ async def test_a_zombie_and_a_child_are_counted() -> None:
     try:
         assert parent.stdout is not None
         await parent.stdout.readline()
-        async with asyncio.timeout(20):
-            while (holding := read_holding(parent.pid)) is None or holding.zombies == 0:
-                await asyncio.sleep(0.01)
+
+        def with_a_zombie() -> Holding | None:
+            holding = read_holding(parent.pid)
+            return holding if holding is not None and holding.zombies else None
+
+        holding = await eventually(with_a_zombie)
         assert (holding.children, holding.zombies) == (2, 1)
     finally:
         for child in children_of(parent.pid):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Self
 
@@ -13,7 +12,7 @@ from guest_service.sampler.outcome import failure
 from guest_service.telemetry.gate import CardFacts, Gate
 from guest_service.telemetry.gpu_telemetry import GpuTelemetry
 from guest_transport.process.clock import Clock
-from tests.telemetry.virtual_time import virtual_loop
+from tests.telemetry.virtual_time import passes, virtual_loop
 
 TTL = 5.0
 BACKOFF = 30.0
@@ -62,7 +61,7 @@ class PacedSampler:
         try:
             bound = self.first_timeout_seconds if self.starting else self.timeout_seconds
             late = self.duration >= bound
-            await asyncio.sleep(min(self.duration, bound))
+            await passes(min(self.duration, bound))
             self.starting = False
             took = self._clock() - self.started[-1]
             cards = [guest_api_pb2.GpuDevice(index=index, temperature_c=number) for index in range(self.cards)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shutil
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.inventory.sys_tree import SysTree
 from tests.sampler.children import SAMPLE, children_of, parts_of, prints
 from tests.telemetry.gate_trace import CALLS, QUESTIONS_PER_CALL, system_calls_in_gate
 from tests.telemetry.rack import TTL, Machine, Rig, temperature
-from tests.telemetry.virtual_time import in_virtual_time
+from tests.telemetry.virtual_time import in_virtual_time, passes
 
 NONE = guest_api_pb2.GpuInfoResponse()
 
@@ -45,7 +44,7 @@ async def test_a_guest_without_a_card_answers_zero_bytes_and_never_samples() -> 
             assert (await rig.telemetry.gpu_info("a", max_age_seconds=0)).SerializeToString() == b""
             assert rig.telemetry.last("b") == NONE
             assert rig.telemetry.peek() == NONE
-            await asyncio.sleep(60)
+            await passes(60)
         assert rig.samples == 0
         assert rig.machine.stats == 0
 
@@ -69,7 +68,7 @@ async def test_a_driver_that_is_loaded_later_is_picked_up_by_the_next_call() -> 
     machine = Machine()
     machine.driver_loaded = False
     async with Rig(machine=machine) as rig:
-        await asyncio.sleep(3600)
+        await passes(3600)
         machine.driver_loaded = True
         assert temperature(await rig.telemetry.gpu_info("a")) == 1
 
@@ -78,7 +77,7 @@ async def test_a_driver_that_is_loaded_later_is_picked_up_by_the_next_call() -> 
 async def test_after_a_reload_of_the_driver_nothing_from_before_it_is_served_and_no_back_off_is_held() -> None:
     async with Rig() as rig:
         rig.sampler.reason = "driver/library version mismatch"
-        await asyncio.sleep(1)
+        await passes(1)
         rig.machine.driver_loaded = False
         assert rig.telemetry.last("a").error == DRIVER_NOT_LOADED
         rig.machine.driver_loaded, rig.sampler.reason = True, ""
@@ -91,10 +90,10 @@ async def test_after_a_reload_of_the_driver_nothing_from_before_it_is_served_and
 async def test_a_sample_that_was_under_way_when_the_driver_went_is_not_served_after_its_return() -> None:
     async with Rig(duration=4.0) as rig:
         rig.sampler.reason = "driver is going"
-        await asyncio.sleep(1)
+        await passes(1)
         rig.machine.driver_loaded = False
         rig.telemetry.last("a")
-        await asyncio.sleep(10)
+        await passes(10)
         rig.machine.driver_loaded, rig.sampler.reason = True, ""
         assert temperature(await rig.telemetry.gpu_info("a")) == 2
 

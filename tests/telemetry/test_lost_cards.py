@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from guest_service.simulator import load_rack
 from guest_service.telemetry import GpuTelemetry, build_telemetry
 from guest_service.telemetry.lost_cards import KnownCards
 from tests.telemetry.rack import Machine, PacedSampler, Rig
-from tests.telemetry.virtual_time import in_virtual_time
+from tests.telemetry.virtual_time import in_virtual_time, passes
 
 A, B, C = "0000000F:01:00.0", "0000000F:02:00.0", "0000000F:03:00.0"
 UUIDS = {A: "GPU-a", B: "GPU-b", C: "GPU-c"}
@@ -110,7 +109,7 @@ async def test_a_failed_sample_in_between_forgets_no_card(monkeypatch: pytest.Mo
     monkeypatch.setattr(ListedSampler, "outcomes", outcomes)
     async with Rig(machine=Machine(2), sampler=ListedSampler, ttl=0.0, backoff=0.0, ahead=False) as rig:
         while outcomes:
-            await asyncio.sleep(1)
+            await passes(1)
             reply = await rig.telemetry.gpu_info("test", max_age_seconds=0)
     assert [device.uuid for device in reply.gpus] == ["GPU-a", "GPU-b"]
 
@@ -139,7 +138,7 @@ async def test_a_reply_says_how_many_cards_are_on_the_bus_with_its_cards_and_nev
         reply = await rig.telemetry.gpu_info("client")
         assert (len(reply.gpus), reply.pci_devices) == (1, 2)
         rig.sampler.reason = "driver hangs"
-        await asyncio.sleep(60)
+        await passes(60)
         assert not (await rig.telemetry.gpu_info("client", max_age_seconds=1)).HasField("pci_devices")
     async with Rig(machine=Machine(cards=0)) as rig:
         assert (await rig.telemetry.gpu_info("client")).ByteSize() == 0

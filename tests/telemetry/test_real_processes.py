@@ -20,6 +20,7 @@ from guest_service.telemetry.build import SAMPLE_TTL_SECONDS
 from guest_service.telemetry.gate import DRIVER_NOT_LOADED
 from guest_service.telemetry.gpu_telemetry import NO_SAMPLE_YET
 from tests.descriptors import descriptors
+from tests.eventually import turns
 from tests.sampler.children import children_of, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,5 +183,5 @@ async def test_samples_of_the_real_collector_leave_no_process_and_no_descriptor_
         # The process was reaped before its outcome was served.
         assert set(children_of()) <= children
         assert descriptors() <= before
-        await asyncio.sleep(0)
+        await turns()
     await telemetry.close()

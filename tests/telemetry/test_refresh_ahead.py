@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from guest_service.telemetry.ahead import SPACING_SLACK_SECONDS, aim
 from guest_service.telemetry.beat import REMEMBERED_CALLERS, Beat, BeatBook, beat_of
 from tests.telemetry.rack import BACKOFF, TTL, Rig
-from tests.telemetry.virtual_time import in_virtual_time
+from tests.telemetry.virtual_time import in_virtual_time, passes
 
 # Requests until a beat is known (two gaps) and its first sample was met.
 LEARNING = 3
@@ -23,7 +23,7 @@ async def scrape(rig: Rig, caller: str, gaps: list[float]) -> list[float]:
     """Ask after each gap; the ages that were served, in seconds."""
     ages = []
     for gap in gaps:
-        await asyncio.sleep(gap)
+        await passes(gap)
         ages.append(rig.telemetry.last(caller).sample_age_ms / 1000)
     return ages
 
@@ -72,7 +72,7 @@ async def test_when_the_beat_stops_one_more_sample_is_taken_and_then_none() -> N
     async with Rig() as rig:
         await scrape(rig, "prometheus", [15.0] * 10)
         before = rig.samples
-        await asyncio.sleep(86400)
+        await passes(86400)
         assert rig.samples == before + 1
 
 
@@ -105,9 +105,9 @@ async def test_a_scraper_that_wavers_by_5_percent_still_meets_young_samples_most
 async def test_a_caller_without_a_beat_is_served_lazily() -> None:
     async with Rig() as rig:
         await scrape(rig, "person", [1.0, 9.0, 40.0, 7.0, 100.0, 30.0])
-        await asyncio.sleep(1)
+        await passes(1)
         before = rig.samples
-        await asyncio.sleep(3600)
+        await passes(3600)
         assert rig.samples == before
 
 
@@ -115,7 +115,7 @@ async def test_a_caller_without_a_beat_is_served_lazily() -> None:
 async def test_two_scrapers_each_meet_young_samples_without_more_samples_than_requests() -> None:
     async with Rig() as rig:
         one = asyncio.create_task(scrape(rig, "one", [15.0] * 30))
-        await asyncio.sleep(7)
+        await passes(7)
         two = asyncio.create_task(scrape(rig, "two", [15.0] * 30))
         ages = (await one)[LEARNING:] + (await two)[LEARNING:]
         assert max(ages) <= 0.07 * 15
@@ -126,7 +126,7 @@ async def test_two_scrapers_each_meet_young_samples_without_more_samples_than_re
 async def test_two_scrapers_in_step_share_one_sample_per_beat() -> None:
     async with Rig() as rig:
         one = asyncio.create_task(scrape(rig, "one", [15.0] * 30))
-        await asyncio.sleep(0.5)
+        await passes(0.5)
         two = asyncio.create_task(scrape(rig, "two", [15.0] * 30))
         assert max((await one)[LEARNING:] + (await two)[LEARNING:]) <= 0.07 * 15 + 0.5
         assert rig.samples <= 33
@@ -136,10 +136,10 @@ async def test_two_scrapers_in_step_share_one_sample_per_beat() -> None:
 async def test_a_waiting_max_age_call_is_remembered_but_plans_no_second_sample() -> None:
     async with Rig() as rig:
         for _ in range(10):
-            await asyncio.sleep(15)
+            await passes(15)
             await rig.telemetry.gpu_info("strict", max_age_seconds=1)
         assert rig.samples <= 11
-        await asyncio.sleep(3600)
+        await passes(3600)
         assert rig.samples <= 11
 
 
@@ -149,10 +149,10 @@ async def test_a_crowd_of_callers_is_not_remembered_beyond_its_bound() -> None:
         for _ in range(3):
             for caller in range(REMEMBERED_CALLERS * 3):
                 rig.telemetry.last(f"caller {caller}")
-            await asyncio.sleep(15)
+            await passes(15)
         assert rig.samples <= 4
         # Only callers that are still remembered could have a plan.
-        await asyncio.sleep(3600)
+        await passes(3600)
         assert rig.samples <= 5
 
 
@@ -163,7 +163,7 @@ async def test_a_beat_is_forgotten_with_its_caller_and_so_is_its_plan() -> None:
         before = rig.samples
         for caller in range(REMEMBERED_CALLERS):
             rig.telemetry.last(f"caller {caller}")
-        await asyncio.sleep(3600)
+        await passes(3600)
         assert rig.samples == before
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from guest_api import guest_api_pb2
 from guest_service.telemetry.gpu_telemetry import NO_SAMPLE_YET, STILL_NO_SAMPLE
+from tests.eventually import turns
 from tests.telemetry.rack import BACKOFF, TIMEOUT, TTL, Machine, PacedSampler, Rig, temperature
-from tests.telemetry.virtual_time import in_virtual_time, virtual_loop
+from tests.telemetry.virtual_time import in_virtual_time, passes, virtual_loop
 
 PENDING = guest_api_pb2.GpuInfoResponse(error=NO_SAMPLE_YET, first_sample_pending=True)
 
@@ -22,7 +23,7 @@ async def test_start_begins_the_first_sample_and_does_not_wait_for_it() -> None:
     async with Rig(duration=8.0) as rig:
         assert virtual_loop().time() == began
         readiness = [rig.telemetry.ready]
-        await asyncio.sleep(8.1)
+        await passes(8.1)
         readiness.append(rig.telemetry.ready)
         assert readiness == [False, True]
         assert temperature(rig.telemetry.last("scraper")) == 1
@@ -31,7 +32,7 @@ async def test_start_begins_the_first_sample_and_does_not_wait_for_it() -> None:
 @in_virtual_time
 async def test_the_page_is_answered_at_once_while_the_first_sample_takes_8_seconds() -> None:
     async with Rig(duration=8.0) as rig:
-        await asyncio.sleep(4)
+        await passes(4)
         assert rig.telemetry.last("scraper") == PENDING
         assert rig.telemetry.peek() == PENDING
         assert rig.samples == 1
@@ -75,7 +76,7 @@ async def test_a_first_sample_that_takes_minutes_is_told_with_both_keys_and_late
         assert "gpu.sample_timeout_seconds (10 s)" in reply.error
         assert "persistence mode" in reply.error
         assert rig.telemetry.last("page").error == NO_SAMPLE_YET
-        await asyncio.sleep(115 - (virtual_loop().time() - began))
+        await passes(115 - (virtual_loop().time() - began))
         assert temperature(await rig.telemetry.gpu_info("patient")) == 1
         assert rig.samples == 1
 
@@ -83,7 +84,7 @@ async def test_a_first_sample_that_takes_minutes_is_told_with_both_keys_and_late
 @in_virtual_time
 async def test_a_driver_that_was_unloaded_may_take_its_time_to_start_again() -> None:
     async with Rig(sampler=lambda clock: PacedSampler(clock, first_timeout_seconds=180.0)) as rig:
-        await asyncio.sleep(1)
+        await passes(1)
         assert rig.sampler.starting is False
         rig.machine.driver_loaded = False
         rig.telemetry.last("page")
@@ -93,17 +94,17 @@ async def test_a_driver_that_was_unloaded_may_take_its_time_to_start_again() -> 
 @in_virtual_time
 async def test_a_sample_that_was_cut_short_is_served_with_the_age_of_its_values_and_backed_off_from() -> None:
     async with Rig(ahead=False, sampler=lambda clock: PacedSampler(clock, duration=10.5, hangs=True)) as rig:
-        await asyncio.sleep(10.1)
+        await passes(10.1)
         reply = rig.telemetry.last("page")
         assert (temperature(reply), list(reply.gpus[0].errors)) == (1, ["memory: did not answer"])
         assert reply.sample_age_ms == pytest.approx(9_600, abs=1)
         for _ in range(29):
-            await asyncio.sleep(1)
+            await passes(1)
             rig.telemetry.last("page")
         assert rig.samples == 1
-        await asyncio.sleep(1)
+        await passes(1)
         rig.telemetry.last("page")
-        await asyncio.sleep(0)
+        await turns()
         assert rig.samples == 2
 
 
@@ -113,18 +114,18 @@ async def test_a_call_whose_time_is_already_up_is_answered_at_once_and_still_beg
         rig.machine.driver_loaded = False
         await rig.telemetry.gpu_info("caller")
         rig.machine.driver_loaded = True
-        await asyncio.sleep(TTL + 1)
+        await passes(TTL + 1)
         began, samples = virtual_loop().time(), rig.samples
         assert (await rig.telemetry.gpu_info("caller", timeout_seconds=0)).error == NO_SAMPLE_YET
         assert (virtual_loop().time(), rig.samples) == (began, samples)
-        await asyncio.sleep(1)
+        await passes(1)
         assert rig.samples == samples + 1
 
 
 @in_virtual_time
 async def test_an_outcome_is_served_at_any_age_with_that_age() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(86400.1)
+        await passes(86400.1)
         reply = rig.telemetry.last("scraper")
         assert temperature(reply) == 1
         assert reply.sample_age_ms == pytest.approx(86_400_000, abs=1)
@@ -133,9 +134,9 @@ async def test_an_outcome_is_served_at_any_age_with_that_age() -> None:
 @in_virtual_time
 async def test_a_stale_outcome_is_served_first_and_refreshed_behind_the_answer() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(60)
+        await passes(60)
         assert temperature(await rig.telemetry.gpu_info("caller")) == 1
-        await asyncio.sleep(0.2)
+        await passes(0.2)
         reply = await rig.telemetry.gpu_info("caller")
         assert temperature(reply) == 2
         assert reply.sample_age_ms == pytest.approx(100, abs=1)
@@ -144,42 +145,42 @@ async def test_a_stale_outcome_is_served_first_and_refreshed_behind_the_answer()
 @in_virtual_time
 async def test_no_sample_is_taken_while_the_last_one_is_fresh() -> None:
     async with Rig(ahead=False) as rig:
-        await asyncio.sleep(0.2)
+        await passes(0.2)
         for _ in range(48):
             rig.telemetry.last("impatient")
-            await asyncio.sleep(0.1)
+            await passes(0.1)
         assert rig.samples == 1
         for _ in range(3):
             rig.telemetry.last("impatient")
-            await asyncio.sleep(0.1)
+            await passes(0.1)
         assert rig.samples == 2
 
 
 @in_virtual_time
 async def test_a_failure_replaces_the_sample_is_served_with_its_age_and_is_backed_off_from() -> None:
     async with Rig(ahead=False) as rig:
-        await asyncio.sleep(6)
+        await passes(6)
         rig.sampler.reason = "GPU is lost"
         rig.telemetry.last("scraper")
-        await asyncio.sleep(1.1)
+        await passes(1.1)
         assert rig.telemetry.last("scraper") == guest_api_pb2.GpuInfoResponse(error="GPU is lost", sample_age_ms=1000)
         for _ in range(28):
-            await asyncio.sleep(1)
+            await passes(1)
             rig.telemetry.last("scraper")
         assert rig.samples == 2
         rig.sampler.reason = ""
-        await asyncio.sleep(1)
+        await passes(1)
         assert rig.telemetry.last("scraper").error == "GPU is lost"
-        await asyncio.sleep(0.2)
+        await passes(0.2)
         assert temperature(rig.telemetry.last("scraper")) == 3
 
 
 @in_virtual_time
 async def test_peeking_begins_nothing_however_old_the_outcome_is() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(3600)
+        await passes(3600)
         assert temperature(rig.telemetry.peek()) == 1
-        await asyncio.sleep(3600)
+        await passes(3600)
         assert rig.samples == 1
 
 
@@ -187,7 +188,7 @@ async def test_peeking_begins_nothing_however_old_the_outcome_is() -> None:
 async def test_a_caller_that_gives_up_ends_no_sample() -> None:
     async with Rig(duration=4.0) as rig:
         gone, stays = (asyncio.create_task(rig.telemetry.gpu_info(name)) for name in ("gone", "stays"))
-        await asyncio.sleep(1)
+        await passes(1)
         gone.cancel()
         assert temperature(await stays) == 1
         assert gone.cancelled()
@@ -199,13 +200,13 @@ async def test_closing_answers_those_who_wait_and_takes_no_more_samples() -> Non
     rig = Rig(duration=8.0)
     await rig.telemetry.start()
     waiting = asyncio.create_task(rig.telemetry.gpu_info("caller"))
-    await asyncio.sleep(1)
+    await passes(1)
     began = virtual_loop().time()
     await rig.telemetry.close()
     assert (await waiting).error == NO_SAMPLE_YET
     assert virtual_loop().time() == began
     assert not rig.sampler.running
-    await asyncio.sleep(100)
+    await passes(100)
     rig.telemetry.last("late")
     assert rig.samples == 1
 
@@ -213,7 +214,7 @@ async def test_closing_answers_those_who_wait_and_takes_no_more_samples() -> Non
 @in_virtual_time
 async def test_max_age_is_met_by_a_sample_that_is_young_enough() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(2.1)
+        await passes(2.1)
         assert temperature(await rig.telemetry.gpu_info("caller", max_age_seconds=2.5)) == 1
         assert rig.samples == 1
 
@@ -221,7 +222,7 @@ async def test_max_age_is_met_by_a_sample_that_is_young_enough() -> None:
 @in_virtual_time
 async def test_max_age_waits_for_a_new_sample_when_one_is_due() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(20)
+        await passes(20)
         began = virtual_loop().time()
         reply = await rig.telemetry.gpu_info("caller", max_age_seconds=10)
         assert (temperature(reply), reply.sample_age_ms) == (2, 0)
@@ -231,7 +232,7 @@ async def test_max_age_waits_for_a_new_sample_when_one_is_due() -> None:
 @in_virtual_time
 async def test_max_age_below_the_spacing_waits_until_the_spacing_allows_a_sample() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(1.1)
+        await passes(1.1)
         replies = await asyncio.gather(*(rig.telemetry.gpu_info(f"{n}", max_age_seconds=0) for n in range(20)))
         assert {(temperature(reply), reply.sample_age_ms) for reply in replies} == {(2, 0)}
         assert rig.sampler.started[1] - rig.sampler.ended[0][0] == pytest.approx(TTL, abs=0.01)
@@ -240,7 +241,7 @@ async def test_max_age_below_the_spacing_waits_until_the_spacing_allows_a_sample
 @in_virtual_time
 async def test_max_age_that_cannot_be_met_in_time_is_told_so_at_once() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(1.1)
+        await passes(1.1)
         began = virtual_loop().time()
         reply = await rig.telemetry.gpu_info("caller", max_age_seconds=0, timeout_seconds=3)
         assert virtual_loop().time() == began
@@ -252,7 +253,7 @@ async def test_max_age_that_cannot_be_met_in_time_is_told_so_at_once() -> None:
 @in_virtual_time
 async def test_max_age_never_gets_an_older_sample_when_the_new_one_is_late() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(60.1)
+        await passes(60.1)
         rig.sampler.duration = 8
         reply = await rig.telemetry.gpu_info("caller", max_age_seconds=5, timeout_seconds=2)
         assert reply.error == "no GPU sample that is at most 5 s old within 1.9 s; the last one is 61.9 s old"
@@ -263,7 +264,7 @@ async def test_max_age_never_gets_an_older_sample_when_the_new_one_is_late() -> 
 async def test_max_age_cannot_shorten_the_back_off_of_a_driver_that_failed() -> None:
     async with Rig() as rig:
         rig.sampler.reason = "GPU is lost"
-        await asyncio.sleep(TTL + 1)
+        await passes(TTL + 1)
         for _ in range(10):
             began = virtual_loop().time()
             reply = await rig.telemetry.gpu_info("caller", max_age_seconds=0, timeout_seconds=15)
@@ -271,7 +272,7 @@ async def test_max_age_cannot_shorten_the_back_off_of_a_driver_that_failed() -> 
             assert virtual_loop().time() == began
             assert reply.error == "GPU is lost"
             assert reply.HasField("sample_age_ms")
-            await asyncio.sleep(1)
+            await passes(1)
         assert rig.samples == 1
 
 
@@ -279,7 +280,7 @@ async def test_max_age_cannot_shorten_the_back_off_of_a_driver_that_failed() -> 
 async def test_max_age_waits_for_the_end_of_a_back_off_that_its_bound_allows() -> None:
     async with Rig() as rig:
         rig.sampler.reason = "GPU is lost"
-        await asyncio.sleep(BACKOFF - 5)
+        await passes(BACKOFF - 5)
         rig.sampler.reason = ""
         reply = await rig.telemetry.gpu_info("caller", max_age_seconds=1, timeout_seconds=15)
         assert temperature(reply) == 2
@@ -289,17 +290,17 @@ async def test_max_age_waits_for_the_end_of_a_back_off_that_its_bound_allows() -
 @in_virtual_time
 async def test_time_asleep_counts_as_age() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(1.1)
+        await passes(1.1)
         virtual_loop().suspend(3600)
         assert rig.telemetry.last("scraper").sample_age_ms == pytest.approx(3_601_000, abs=1)
-        await asyncio.sleep(0.2)
+        await passes(0.2)
         assert temperature(rig.telemetry.last("scraper")) == 2
 
 
 @in_virtual_time
 async def test_a_wall_clock_that_jumps_changes_no_age(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Rig() as rig:
-        await asyncio.sleep(1.1)
+        await passes(1.1)
         monkeypatch.setattr(time, "time", lambda: -1e9)
         assert rig.telemetry.last("scraper").sample_age_ms == pytest.approx(1000, abs=1)
         monkeypatch.setattr(time, "time", lambda: 1e12)
@@ -310,7 +311,7 @@ async def test_a_wall_clock_that_jumps_changes_no_age(monkeypatch: pytest.Monkey
 @in_virtual_time
 async def test_a_reply_belongs_to_its_caller() -> None:
     async with Rig() as rig:
-        await asyncio.sleep(1)
+        await passes(1)
         mine = rig.telemetry.last("a")
         mine.gpus[0].temperature_c = 999
         mine.error = "spoiled"
@@ -322,7 +323,7 @@ async def test_a_reply_belongs_to_its_caller() -> None:
 async def test_a_driver_that_lists_no_gpu_though_the_bus_has_two_is_unknown_and_not_none() -> None:
     async with Rig(machine=Machine(cards=2)) as rig:
         rig.sampler.cards = 0
-        await asyncio.sleep(1)
+        await passes(1)
         reply = rig.telemetry.last("scraper")
         assert reply.error == "the NVIDIA driver lists no GPU; the PCI bus has 2"
         assert not reply.HasField("cc_enabled")
@@ -334,13 +335,13 @@ async def test_outcomes_are_counted_by_kind_from_zero() -> None:
     async with Rig(ahead=False) as rig:
         assert set(rig.telemetry.stats.samples.values()) == {0}
         assert rig.telemetry.stats.last_duration_seconds is None
-        await asyncio.sleep(10)
+        await passes(10)
         rig.sampler.reason = "GPU is lost"
         rig.telemetry.last("scraper")
-        await asyncio.sleep(40)
+        await passes(40)
         rig.sampler.duration = 3600
         rig.telemetry.last("scraper")
-        await asyncio.sleep(40)
+        await passes(40)
         counted = {kind: count for kind, count in rig.telemetry.stats.samples.items() if count}
         assert counted == {"sample": 1, "driver_error": 1, "timeout": 1}
         assert rig.telemetry.stats.last_duration_seconds == pytest.approx(TIMEOUT)
@@ -352,9 +353,9 @@ async def test_a_failure_is_logged_once_and_its_end_too(caplog: pytest.LogCaptur
         async with Rig(ahead=False, backoff=1.0, ttl=1.0) as rig:
             for reason in ("", "lost", "lost", "lost", "", ""):
                 rig.sampler.reason = reason
-                await asyncio.sleep(2)
+                await passes(2)
                 rig.telemetry.last("scraper")
-            await asyncio.sleep(2)
+            await passes(2)
     told = [record.getMessage() for record in caplog.records if record.name.endswith(".gpu_telemetry")]
     assert told == ["no GPU sample: lost", "GPU samples are there again: 1 devices"]
 
@@ -370,7 +371,7 @@ async def test_a_sampler_with_a_bug_is_an_outcome_too_and_is_backed_off_from(cap
         reply = await rig.telemetry.gpu_info("caller")
         assert reply.error == "internal error while taking a GPU sample; the agent's log has it"
         assert "ZeroDivisionError" in caplog.text
-        await asyncio.sleep(BACKOFF - 1)
+        await passes(BACKOFF - 1)
         rig.telemetry.last("scraper")
-        await asyncio.sleep(0)
+        await turns()
         assert rig.samples == 1

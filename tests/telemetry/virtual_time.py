@@ -41,6 +41,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def wait(self, seconds: float) -> None:
         """Run the loop for so long."""
+        # Not a real second: the loop's clock jumps.
         self.run_until_complete(asyncio.sleep(seconds))
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
@@ -73,6 +74,13 @@ def in_virtual_time(test: Callable[P, Awaitable[T]]) -> Callable[P, T]:
             return runner.run(whole())
 
     return run
+
+
+async def passes(seconds: float) -> None:
+    """Let so much of the running loop's virtual time pass; refuses a loop whose seconds are real."""
+    virtual_loop()
+    # Not a real second: the loop's clock jumps.
+    await asyncio.sleep(seconds)
 
 
 def virtual_loop() -> VirtualLoop:

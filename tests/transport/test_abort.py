@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from typing import Any
 
 import grpc
 
 from guest_transport.abort import abort
+from tests.eventually import turns
 
 CALLS = 100
 
@@ -43,7 +43,7 @@ async def test_a_refused_call_leaves_no_frames_and_no_context_behind() -> None:
         try:
             for _ in range(CALLS):
                 await fail()
-            await asyncio.sleep(0)
+            await turns()
             left = sum(type(each).__name__ in {"_ServicerContext", "RPCState"} for each in gc.get_objects())
         finally:
             gc.enable()

@@ -18,6 +18,7 @@ from guest_transport.options import channel_options
 from guest_transport.relay.dial import DialTarget, dial_target
 from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.sockets import hvsock
+from tests.eventually import eventually, turns
 from tests.transport.vmm import Behaviour, Vmm, guest_at, in_turn, says, trickles, vmm
 
 
@@ -126,16 +127,14 @@ async def test_a_guest_that_ignores_its_first_connection_is_dialled_anew(tmp_pat
 async def test_a_dial_that_is_cancelled_has_sent_a_whole_line_or_never_connected(tmp_path: Path, rounds: int) -> None:
     async with vmm(tmp_path / "v", says()) as host:
         dial = asyncio.create_task(hvsock.connect(HvsockAddress(f"{tmp_path}/v", 8000)))
-        for _ in range(rounds):
-            await asyncio.sleep(0)
+        await turns(rounds)
         dial.cancel()
         with pytest.raises(asyncio.CancelledError):
             await dial
         # A connection after it shows that the VMM has seen all that came before.
         last = asyncio.create_task(hvsock.connect(HvsockAddress(f"{tmp_path}/v", 1)))
         await asyncio.wait_for(host.seen(1), 10)
-        while host.lines[-1] != b"CONNECT 1\n":
-            await asyncio.sleep(0.005)
+        await eventually(lambda: host.lines[-1] == b"CONNECT 1\n")
         last.cancel()
         assert host.lines in ([b"CONNECT 8000\n", b"CONNECT 1\n"], [b"CONNECT 1\n"])
 
@@ -146,7 +145,7 @@ async def test_a_dial_that_waits_in_a_full_queue_is_not_taken_for_connected(tmp_
         filler.connect(str(tmp_path / "v"))
         cancelled = asyncio.create_task(hvsock.connect(HvsockAddress(f"{tmp_path}/v", 8000)))
         waiting = asyncio.create_task(hvsock.connect(HvsockAddress(f"{tmp_path}/v", 1)))
-        await asyncio.sleep(0)
+        await turns()
         cancelled.cancel()
         await asyncio.wait([cancelled])
     host.start()

@@ -13,6 +13,7 @@ import pytest
 
 from guest_transport.relay import relay
 from guest_transport.relay.relay import CHUNK_BYTES, pump
+from tests.eventually import turns
 from tests.transport.socket_pairs import PATIENCE_SECONDS, pair, read_all
 
 
@@ -105,6 +106,7 @@ async def test_an_end_that_does_not_read_stops_the_sender_within_the_bound() -> 
                 idle = 0
             except BlockingIOError:
                 idle += 1
+                # "Idle" is a span of real time here: the relay has nothing more to take when it took nothing for so long.
                 await asyncio.sleep(0.001)
         kernel = sum(end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for end in (near, far))
         assert sent <= kernel + 2 * CHUNK_BYTES + 64 * 1024
@@ -131,8 +133,7 @@ async def test_what_waits_for_a_slow_reader_outlives_both_ends_goodbye() -> None
         await asyncio.get_running_loop().sock_sendall(far, bytes(sent))
         far.close()
         # So that the relay has heard both goodbyes before anything is taken.
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await turns(100)
         assert len(await read_all(near)) == sent
         near.close()
         await asyncio.wait_for(moving, PATIENCE_SECONDS)

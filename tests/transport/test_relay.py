@@ -14,6 +14,7 @@ import pytest
 
 from guest_transport.relay.relay import OpenFar, Relay, RelayRefusedError
 from guest_transport.sockets import unix
+from tests.eventually import eventually, turns
 from tests.transport.socket_pairs import PATIENCE_SECONDS, pair, read_all
 
 
@@ -120,17 +121,16 @@ async def test_without_descriptors_it_tries_again_in_a_while_and_the_loop_goes_o
                         taken.append(os.dup(client.fileno()))
                 client.connect(f"{tmp_path}/r")
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    while not caplog.records:
-                        await asyncio.sleep(0)
-                    turns = 0
+                    await eventually(lambda: caplog.records)
+                    waited = 0
                     while len(caplog.records) == 1:
-                        await asyncio.sleep(0)
-                        turns += 1
+                        await turns()
+                        waited += 1
             finally:
                 for descriptor in taken:
                     os.close(descriptor)
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert turns > 3
+            assert waited > 3
             client.send(b"hello")
             assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 5), PATIENCE_SECONDS) == b"hello"
     assert {record.getMessage() for record in caplog.records} == {"test: cannot accept: Too many open files"}
@@ -157,10 +157,7 @@ async def test_a_thousand_connections_leave_no_descriptor_and_no_task(tmp_path: 
                     client.send(b"hello")
                 if number % 3 == 2:
                     assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 5), PATIENCE_SECONDS) == b"hello"
-            while relay.connections > 4:
-                await asyncio.sleep(0)
+            await eventually(lambda: relay.connections <= 4)
     # An echo whose connection ended in the moment of closing takes a few more rounds of the loop.
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(asyncio.all_tasks()) > tasks:
-            await asyncio.sleep(0)
+    await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
     assert len(os.listdir("/proc/self/fd")) <= descriptors

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from guest_transport.relay.relay import pump
+from tests.eventually import eventually
 
 # What a VMM does with a connection whose CONNECT line it has read.
 Behaviour = Callable[[socket.socket, bytes], Awaitable[None]]
@@ -40,8 +41,7 @@ class Vmm:
 
     async def seen(self, count: int) -> None:
         """Returns when `count` connections have said their line or ended."""
-        while len(self.lines) < count:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(self.lines) >= count)
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -77,6 +77,7 @@ def says(*pieces: bytes, then_close: bool = False) -> Behaviour:
     async def behave(connection: socket.socket, _line: bytes) -> None:
         for piece in pieces:
             await asyncio.get_running_loop().sock_sendall(connection, piece)
+            # So that the reader gets this piece alone: nothing tells a sender that it was read.
             await asyncio.sleep(0.002)
         if not then_close:
             await asyncio.Event().wait()
@@ -88,6 +89,7 @@ async def trickles(connection: socket.socket, _line: bytes) -> None:
     """Sends digits without an end, one at a time."""
     while True:
         await asyncio.get_running_loop().sock_sendall(connection, b"7")
+        # A peer that is slow in real time is what this is.
         await asyncio.sleep(0.005)
 
 

@@ -53,6 +53,7 @@ async def scraped(pages: Path, guest: str) -> None:
     """Scrape until the cards of a guest are on the proxy's page: it is asked behind the first scrape."""
     async with asyncio.timeout(END_LIMIT_SECONDS):
         while f'dstack_gpu_sample_age_seconds{{vm_id="{guest}"' not in await _page(pages):
+            # Each look is a scrape, and an emulated guest has little time for them.
             await asyncio.sleep(0.3)
 
 

@@ -253,6 +253,7 @@ async def test_of_a_machine_that_is_held_from_outside_only_the_proxy_knows_how_o
         async with asyncio.timeout(END_LIMIT_SECONDS):
             # Each scrape has the guest asked, and this one does not answer.
             while await figure(installed.pages, "vmm_proxy_guest_up", "vm") != 0 or time.monotonic() < held + PAUSE_SECONDS:
+                # An emulated guest has little time for scrapes.
                 await asyncio.sleep(0.3)
         second = await figure(installed.pages, "vmm_proxy_guest_answer_age_seconds", "vm")
         cards = await figure(installed.pages, "dstack_gpu_sample_age_seconds", "vm")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from guest_transport.relay.relay import pump
+from tests.eventually import turns
 from tests.fuzz.door import Door
 
 PATIENCE_SECONDS = 20
@@ -75,8 +76,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 async def _breathe() -> None:
     """Let the pump move what it will."""
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
 
 
 async def _step(end: _End, other: _End, verb: str, count: int) -> None:

@@ -61,6 +61,7 @@ async def _timed(scenario: Callable[[], Awaitable[Results]]) -> Results:
 def power_off() -> None:
     subprocess.run([str(BUSYBOX), "poweroff", "-f"], check=True)
     while True:
+        # Until the machine is off.
         time.sleep(1)
 
 
