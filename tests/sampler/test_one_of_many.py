@@ -81,7 +81,8 @@ async def test_a_card_that_hangs_is_named_and_from_the_next_sample_on_the_others
     assert [complete(card) for card in second.reply.gpus] == [card.index != 3 for card in second.reply.gpus]
     assert any(entry.startswith(reason) for entry in second.reply.gpus[3].errors)
     assert (second.reply.cc_enabled, second.reply.cc_ready) == (True, True)
-    assert second.read_seconds_ago > TIMEOUT / 2
+    # How long reading the others took is up to the machine (1.4 s of the 2 s were seen); then nothing came until the bound.
+    assert second.read_seconds_ago > TIMEOUT / 10
 
 
 def unset_questions(card: guest_api_pb2.GpuDevice) -> list[str]:
