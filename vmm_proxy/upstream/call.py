@@ -2,8 +2,8 @@
 
 The reply is taken as hostile: its size, its lists and its encoding are checked before anything of it is passed on, and it is
 encoded anew from what was decoded, unknown fields kept. Rejected: letting gRPC decode (it turns a reply that does not decode
-into None with status OK), and `wait_for_ready` for every call (a refused connection would then be told only at the caller's
-deadline).
+into None with status OK), `wait_for_ready` for every call (a refused connection would then be told only at the caller's deadline),
+and reading every call to its end (docs/decisions/guest-floods.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from guest_contract.methods import Method
 from guest_transport.options import CONNECT_SECONDS
 from vmm_proxy.errors import CallError, Trailers
 from vmm_proxy.upstream import passed_metadata, reply_limits
-from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.channel import Line, ReadToEndCall, UnaryCall
 from vmm_proxy.upstream.grpc_errors import connection_lost, from_guest, handshake_timed_out, never_connected
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.single_flight import Answer
@@ -38,30 +38,35 @@ class LostError(CallError):
 
 async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
     """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, also NotSentError, LostError."""
+    path = method.guest_path
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
         try:
-            call = line.rpc(method.guest_path)(b"", timeout=deadline - started, metadata=metadata)
-            wire = await call
+            call = line.call(path, timeout=deadline - started, metadata=metadata)
+            wire = await _only_message(call, guest_id)
         except grpc.aio.AioRpcError as error:
             if line.spent and never_connected(error):
                 raise _not_sent(guest_id) from error
             if not _worth_a_redial(error, loop.time() - started):
                 raise
-            call = line.rpc(method.guest_path)(b"", timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
+            call = line.call(path, timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
             wire = await _once_connected(call, line, guest_id)
         answered_with = await call.trailing_metadata()
+        line.trust(path)
     except grpc.aio.UsageError as error:
         # The line was replaced, and is closed by now, while this call waited for its turn on it.
         raise _not_sent(guest_id) from error
     except asyncio.CancelledError as error:
+        line.doubt(path)
         if _caller_cancelled():
             raise
         # The channel was closed under the call, which gRPC tells in the same way.
         text = f"guest {guest_id}: the connection was given up during the call"
         raise CallError(grpc.StatusCode.UNAVAILABLE, text) from error
     except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            line.doubt(path)
         waited = loop.time() - started
         trailers = passed_metadata.to_caller(error.trailing_metadata(), metadata)
         told = from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal)
@@ -69,6 +74,24 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
             raise LostError(told.code, told.text, answered=told.answered) from error
         raise told from error
     return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with, metadata) if answered_with else ())
+
+
+async def _only_message(call: UnaryCall | ReadToEndCall, guest_id: str) -> bytes | None:
+    """The reply of `call`, or None where it ended well without one; raises AioRpcError, CallError INTERNAL for a second message."""
+    if isinstance(call, grpc.aio.UnaryUnaryCall):
+        return await call
+    try:
+        wire = await call.read()
+        if not isinstance(wire, bytes):
+            return None
+        second = await call.read()
+        if not isinstance(second, bytes):
+            return wire
+    finally:
+        # Nothing for one that has ended. One whose reader was cancelled before its request was sent would go on.
+        call.cancel()
+    text = f"guest {guest_id}: it sent a second message where the method has one"
+    raise CallError(grpc.StatusCode.INTERNAL, text, answered=True, wire_bytes=len(wire) + len(second))
 
 
 def _caller_cancelled() -> bool:
@@ -85,7 +108,7 @@ def _worth_a_redial(error: grpc.aio.AioRpcError, waited_seconds: float) -> bool:
     return never_connected(error) and (waited_seconds >= SWALLOWED_SECONDS or handshake_timed_out(error))
 
 
-async def _once_connected(call: grpc.aio.UnaryUnaryCall[bytes, bytes | None], line: Line, guest_id: str) -> bytes | None:
+async def _once_connected(call: UnaryCall | ReadToEndCall, line: Line, guest_id: str) -> bytes | None:
     """The reply of a call that waits for the redial; raises CallError UNAVAILABLE when patience ends without a connection."""
     unreachable = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: unreachable: it does not answer the connection")
     gave_up = False
@@ -98,7 +121,7 @@ async def _once_connected(call: grpc.aio.UnaryUnaryCall[bytes, bytes | None], li
 
     clock = asyncio.get_running_loop().call_later(REDIAL_PATIENCE_SECONDS, give_up)
     try:
-        return await call
+        return await _only_message(call, guest_id)
     except asyncio.CancelledError:
         if gave_up:
             raise unreachable from None

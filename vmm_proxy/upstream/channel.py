@@ -20,10 +20,13 @@ from guest_transport.relay.dial import connect, relayed_target
 from guest_transport.relay.single_connection import OneConnection
 from vmm_proxy.directory.guest_tls import Secured
 from vmm_proxy.errors import CallError, plain
+from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
 # Bytes in and out: gRPC gives None for a reply that it could not decode, and a missing reply must be told from an empty one.
-Rpc = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes | None]
+UnaryCall = grpc.aio.UnaryUnaryCall[bytes, bytes | None]
+# The same request, whose reply is read up to the guest's status.
+ReadToEndCall = grpc.aio.UnaryStreamCall[bytes, bytes]
 
 
 class Line:
@@ -60,19 +63,41 @@ class Line:
             self._channel = grpc.aio.secure_channel(self._target.grpc_target, secured.credentials, options=options)
         else:
             self._channel = grpc.aio.insecure_channel(self._target.grpc_target, options=options)
-        self._rpcs: dict[str, Rpc] = {}
+        self._unary: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes | None]] = {}
+        self._read_to_end: dict[str, grpc.aio.UnaryStreamMultiCallable[bytes, bytes]] = {}
+        # Paths whose last call got no end in time, perhaps because there is a second message in front of it.
+        self._doubted: set[str] = set()
 
     @property
     def spent(self) -> bool:
         """Whether nothing can be called on it any more."""
         return self._once is not None and self._once.spent
 
-    def rpc(self, path: str) -> Rpc:
-        """The rpc at `path`, bytes in and bytes out."""
-        rpc = self._rpcs.get(path)
-        if rpc is None:
-            rpc = self._rpcs[path] = self._channel.unary_unary(path)
-        return rpc
+    def call(
+        self, path: str, *, timeout: float, metadata: Metadata, wait_for_ready: bool | None = None
+    ) -> UnaryCall | ReadToEndCall:
+        """Begin a call of `path`: a unary one, or one that is read to its end where the last one there got none.
+
+        On a unary call gRPC reads one message and waits for the status, which it holds back behind a second one: the call hangs.
+        A call that is read to its end shows the second message; why not all of them: docs/decisions/guest-floods.md.
+        """
+        if path in self._doubted:
+            to_end = self._read_to_end.get(path)
+            if to_end is None:
+                to_end = self._read_to_end[path] = self._channel.unary_stream(path)
+            return to_end(b"", timeout=timeout, metadata=metadata, wait_for_ready=wait_for_ready)
+        unary = self._unary.get(path)
+        if unary is None:
+            unary = self._unary[path] = self._channel.unary_unary(path)
+        return unary(b"", timeout=timeout, metadata=metadata, wait_for_ready=wait_for_ready)
+
+    def doubt(self, path: str) -> None:
+        """A call of `path` got no end in time: read the next ones to their end."""
+        self._doubted.add(path)
+
+    def trust(self, path: str) -> None:
+        """A call of `path` ended with one message and a status."""
+        self._doubted.discard(path)
 
     @property
     def connected(self) -> bool:
