@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from guest_api.guest_api_pb2 import GpuDevice
 from guest_contract import card_fields, words
 from guest_contract.card_fields import FIELDS, Field
-from guest_contract.card_values import COLUMN_OF, judged_columns
+from guest_contract.card_values import COLUMN_OF, judged_columns, once
 
 # The rows that are summed; a whole is said with its part.
 SUMMED = tuple(row for row in card_fields.ROWS if row.sums and row.shown != card_fields.WITHIN)
@@ -63,7 +63,8 @@ NO_CARDS = CardSums()
 
 
 def of_cards(devices: Sequence[GpuDevice]) -> CardSums:
-    """The sums of one guest's cards, each judged."""
+    """The sums of one guest's cards, each judged; a repeated one counts once."""
+    devices = once(devices)
     columns = judged_columns(devices)
     known = []
     for at in _COLUMNS:

@@ -65,7 +65,33 @@ def read(card: GpuDevice) -> CardValues:
 def missing(reply: GpuInfoResponse, given: int | None = None) -> str:
     """What to say where the driver shows fewer cards than the guest's bus has, or than the `given` ones; empty otherwise, and where nothing
     is known of the cards. `given`: how many the host gave to the guest, where somebody knows."""
-    return "" if reply.error else words.cards_missing(len(reply.gpus), pci_devices(reply), given)
+    return "" if reply.error else words.cards_missing(count(reply.gpus), pci_devices(reply), given)
+
+
+def repeated(cards: Sequence[GpuDevice]) -> frozenset[int]:
+    """The places of the cards that have an earlier one's UUID or PCI address: one card that is told twice, or a lie."""
+    found: set[int] = set()
+    for names in ([card.uuid for card in cards], [card.pci_bus_id for card in cards]):
+        if len(set(names)) < len(names):
+            first: set[str] = set()
+            for at, name in enumerate(names):
+                # Empty is unknown, as of a lost card.
+                if name in first:
+                    found.add(at)
+                elif name:
+                    first.add(name)
+    return frozenset(found)
+
+
+def once(cards: Sequence[GpuDevice]) -> Sequence[GpuDevice]:
+    """The cards without the repeated ones."""
+    again = repeated(cards)
+    return [card for at, card in enumerate(cards) if at not in again] if again else cards
+
+
+def count(cards: Sequence[GpuDevice]) -> int:
+    """How many cards they are; a repeated one counts once."""
+    return len(cards) - len(repeated(cards))
 
 
 def pci_devices(reply: GpuInfoResponse) -> int | None:

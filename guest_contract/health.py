@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guest_api import guest_api_pb2
+from guest_contract import card_values
 from guest_contract.card_fields import BASE, FIELDS, ROWS
 from guest_contract.health_rules import (
     ALL_XIDS,
@@ -85,7 +86,7 @@ def beside_cards(response: Response, cards_given: int | None = None) -> Iterator
     if response.error:
         yield Reason("unknown", Level.UNKNOWN, response.error, "guest-service doctor, run in the VM, says what to do.")
         return
-    shown = len(response.gpus)
+    shown = card_values.count(response.gpus)
     for code, there, whence in (
         ("cards_missing_on_bus", cards_given, "the host gave {}"),
         ("cards_missing", response.pci_devices, "{} are on the PCI bus"),

@@ -1,8 +1,9 @@
 """GpuInfoResponse as sample lines, for a guest's own page and, with the proxy's labels in front, for the fleet's.
 
 The lines come in the groups of card_fields, so that a page holds those that its reader chose; BASE has what is true of the guest too.
-A value that is unset or impossible has no sample: absent is not zero. An entry is a hostile guest's to choose, so two devices with equal
-labels give the lines of the first only, and a page stays valid whatever a guest answers.
+A value that is unset or impossible has no sample: absent is not zero. An entry is a hostile guest's to choose, so a device that has the
+UUID or the PCI address of an earlier one, or all its labels, has no lines and is counted: a page stays valid, and sums over its series stay
+true, whatever a guest answers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, XidCount
 from guest_contract.card_fields import BASE, GROUPS, HEALTH, ROWS
-from guest_contract.card_values import BESIDE, judged_columns, pci_devices
+from guest_contract.card_values import BESIDE, judged_columns, once, pci_devices, repeated
 from guest_contract.health import Level, judge_cards
 from guest_metrics import table
 from guest_metrics.card_lines import CardLines
@@ -40,7 +41,10 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, groups: Collection[str] = ALL
     devices = list(reply.gpus)
     # A later device never replaces an earlier one with the same labels.
     first: dict[LabelText, int] = {}
+    again = repeated(devices)
     for at, device in enumerate(devices):
+        if at in again:
+            continue
         first.setdefault(lines.labels(table.CARD_LABELS, _identity(device)), at)
     labels, columns = list(first), judged_columns([devices[at] for at in first.values()])
     for group in ALL_GROUPS:
@@ -68,18 +72,21 @@ _WHOLE = (
     table.GPU_CC_DEVTOOLS,
     table.GPU_NVML_DEVICES,
     table.GPU_PCI_DEVICES,
+    table.GPU_REPEATED_DEVICES,
 )
 
 
 def _whole(reply: GpuInfoResponse) -> list[Number | None]:
     """The numbers of _WHOLE."""
+    again = len(repeated(reply.gpus))
     return [
         0 if reply.error else 1,
         int(reply.cc_enabled) if reply.HasField("cc_enabled") else None,
         int(reply.cc_ready) if reply.HasField("cc_ready") else None,
         int(reply.cc_devtools) if reply.HasField("cc_devtools") else None,
-        None if reply.error else len(reply.gpus),
+        None if reply.error else len(reply.gpus) - again,
         pci_devices(reply),
+        again or None,
     ]
 
 
@@ -97,7 +104,7 @@ def _add_health(lines: Lines, reply: GpuInfoResponse, cards: Mapping[LabelText, 
 def read_gpus(reply: GpuInfoResponse, groups: Collection[str] = ALL_GROUPS) -> Told:
     """What stands on the lines of add_gpus(without age): names, and the numbers in the lines' order."""
     # Each look at a repeated field makes its entries' objects anew.
-    columns = judged_columns(list(reply.gpus))
+    columns = judged_columns(once(list(reply.gpus)))
     *identity, errors = columns[-len(BESIDE) :]
     if reply.first_sample_pending:
         return (), []
@@ -118,7 +125,8 @@ def read_gpus(reply: GpuInfoResponse, groups: Collection[str] = ALL_GROUPS) -> T
 
 
 def _read_health(reply: GpuInfoResponse) -> tuple[list[Hashable], list[Number | None]]:
-    verdicts, xids = judge_cards(reply), _xids(reply)
+    again, xids = repeated(reply.gpus), _xids(reply)
+    verdicts = [verdict for at, verdict in enumerate(judge_cards(reply)) if at not in again]
     codes = [tuple(reason.code for reason in verdict.reasons) for verdict in verdicts]
     numbers: list[Number | None] = [_HEALTH[verdict.level] for verdict in verdicts]
     numbers += [1] * sum(map(len, codes))
@@ -164,7 +172,7 @@ def _xids(reply: GpuInfoResponse) -> list[Xid]:
 
 
 def _places(reply: GpuInfoResponse) -> Iterator[tuple[tuple[str, str, str] | None, Sequence[XidCount]]]:
-    for device in reply.gpus:
+    for device in once(reply.gpus):
         if device.xids:
             yield _identity(device), device.xids
     yield None, reply.unplaced_xids

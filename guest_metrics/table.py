@@ -173,6 +173,10 @@ GPU_XID_LAST = _gauge(
 )
 GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver shows; absent when it could not be asked.")
 GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the guest's PCI bus; absent when the bus could not be read.")
+GPU_REPEATED_DEVICES = _gauge(
+    "dstack_gpu_repeated_devices",
+    "Cards of the last sample that have the UUID or PCI address of another one, and so no other series; absent when there are none.",
+)
 GPU_FAMILIES = (
     GPU_NVML_UP,
     GPU_SAMPLE_AGE,
@@ -187,6 +191,7 @@ GPU_FAMILIES = (
     GPU_XID_LAST,
     GPU_NVML_DEVICES,
     GPU_PCI_DEVICES,
+    GPU_REPEATED_DEVICES,
 )
 
 # --- The guest agent itself -------------------------------------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guest_api.guest_api_pb2 import GpuInfoResponse, SystemInfo, XidCount
+from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, SystemInfo, XidCount
 from guest_metrics import gpu, guest, table
 from guest_metrics.exposition import Lines
 from guest_metrics.forms import Filled, KeptForm, Sheet
@@ -133,6 +134,44 @@ def test_a_guest_that_shows_one_card_twice_gets_the_first_one_s_lines_each_time(
         shown = blocks(sheet, [form.of(reply, Lines())])
         assert shown[table.CARD_FAMILIES["temperature_c"].name].count("\n") == 1
         assert shown[table.CARD_FAMILIES["temperature_c"].name].endswith(f" {degrees}\n")
+
+
+SAME_NAME = {
+    "the same uuid, another index": GpuDevice(index=1, uuid="GPU-1", pci_bus_id="00000000:02:00.0"),
+    "the same address, another uuid": GpuDevice(index=1, uuid="GPU-2", pci_bus_id="00000000:01:00.0"),
+    "all the same": GpuDevice(uuid="GPU-1", pci_bus_id="00000000:01:00.0"),
+}
+
+
+@pytest.mark.parametrize("how", SAME_NAME)
+def test_a_card_with_another_s_uuid_or_address_has_no_series_and_is_counted(how: str) -> None:
+    form, sheet = KeptForm(write_gpus, gpu.read_gpus), Sheet()
+    for degrees in (31, 32):
+        reply = GpuInfoResponse()
+        reply.gpus.add(uuid="GPU-1", pci_bus_id="00000000:01:00.0", temperature_c=degrees)
+        again = reply.gpus.add()
+        again.CopyFrom(SAME_NAME[how])
+        again.temperature_c = 99
+        again.xids.add(xid=79, count=1)
+        page = "".join(blocks(sheet, [form.of(reply, Lines())]).values())
+        assert (
+            f'{table.CARD_FAMILIES["temperature_c"].name}{{index="0",uuid="GPU-1",pci_bus_id="00000000:01:00.0"}} {degrees}\n'
+            in page
+        )
+        assert page.count('uuid="GPU-1"') == page.count('index="0",uuid="GPU-1"')
+        assert 'xid="79"' not in page
+        assert 'uuid="GPU-2"' not in page
+        assert "\ndstack_gpu_nvml_devices 1\n" in page
+        assert "\ndstack_gpu_repeated_devices 1\n" in page
+
+
+def test_cards_whose_names_are_unknown_are_not_taken_for_one() -> None:
+    reply = GpuInfoResponse()
+    for index in range(3):
+        reply.gpus.add(index=index, temperature_c=40 + index)
+    page = "".join(blocks(Sheet(), [KeptForm(write_gpus, gpu.read_gpus).of(reply, Lines())]).values())
+    assert page.count(table.CARD_FAMILIES["temperature_c"].name + "{") == 3
+    assert "repeated" not in page
 
 
 def test_what_no_source_changed_is_not_made_again() -> None:

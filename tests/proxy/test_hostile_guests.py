@@ -11,6 +11,8 @@ import pytest
 from google.protobuf.message import Message
 
 from guest_api import guest_api_pb2
+from guest_contract import card_sums, card_values
+from guest_contract.health import Level, judge_guest
 from guest_contract.methods import Method, proxied_methods
 from guest_fleet.v1 import fleet_pb2
 from tests.eventually import eventually
@@ -132,6 +134,25 @@ async def test_a_collection_over_all_hostile_kinds_has_each_once_and_the_healthy
             assert code in allowed(kinds[int(entry.guest_id[3:])]), f"{entry.guest_id}: {entry.status.message}"
             assert entry.gpu_info.sample_age_ms != AGE
             assert entry.status.message.isprintable()
+
+
+async def test_a_card_that_is_told_twice_is_one_card_of_the_list_and_a_line_of_the_log(
+    proxy: Proxy, sockets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = guest_api_pb2.GpuInfoResponse()
+    for index in range(3):
+        reply.gpus.add(index=index, uuid=f"GPU-{index // 2}", pci_bus_id=f"00000000:0{index}:00.0", memory_used_bytes=2**30)
+    async with raw_guest(str(sockets / "g"), lambda stream: stream.answer(reply.SerializeToString())) as guest:
+        proxy.add("vm1", guest.address)
+        assert await proxy.gpu_info("vm1", TIMEOUT_SECONDS) == reply, "what a guest said is passed on as it said it"
+        listed = await proxy.fleet.ListGuests(fleet_pb2.ListGuestsRequest(), timeout=TIMEOUT_SECONDS)
+    assert [one.gpus for one in listed.guests] == [2]
+    assert [record.getMessage() for record in caplog.records if "UUID" in record.msg] == [
+        "guest vm1: 1 of its cards have the UUID or PCI address of another; they are not counted"
+    ]
+    assert card_values.missing(reply, given=3)
+    assert judge_guest(reply, 3).level is Level.FAILED
+    assert card_sums.of_cards(reply.gpus).cards == 2
 
 
 def allowed(kind: Kind) -> frozenset[grpc.StatusCode]:

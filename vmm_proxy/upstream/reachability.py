@@ -79,5 +79,13 @@ class Contact:
         if isinstance(message, guest_api_pb2.GuestInfo):
             self.agent_version = plain(message.version, VERSION_LIMIT_BYTES)
         if isinstance(message, guest_api_pb2.GpuInfoResponse):
-            self.gpus = None if message.error else len(message.gpus)
-            self.pci_devices = card_values.pci_devices(message)
+            self._note_cards(guest_id, message)
+
+    def _note_cards(self, guest_id: str, message: guest_api_pb2.GpuInfoResponse) -> None:
+        again = len(card_values.repeated(message.gpus))
+        if again:
+            log.warning(
+                "guest %s: %d of its cards have the UUID or PCI address of another; they are not counted", guest_id, again
+            )
+        self.gpus = None if message.error else len(message.gpus) - again
+        self.pci_devices = card_values.pci_devices(message)
