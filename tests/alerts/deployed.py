@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -28,10 +29,16 @@ PROMETHEUS_OWN = {"up"}
 Tree = dict[str, Any]
 
 
+@functools.cache
+def tree_of(file: Path) -> Tree:
+    """A YAML file, read once: reading the cases takes half a second. Whoever changes it takes a copy."""
+    tree: Tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return tree
+
+
 def rules() -> list[Tree]:
     """Every rule of the file, recording ones first."""
-    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for group in tree_of(RULES)["groups"] for rule in group["rules"]]
 
 
 def alerts() -> dict[str, Tree]:

@@ -5,15 +5,29 @@ That a case notices a broken rule is tried out on each of them: one that never f
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.alerts.deployed import CASES, FLEET, PROMETHEUS_OWN, RULES, RUNBOOK, alerts, exported, names_in, recorded, rules
+from tests.alerts.deployed import (
+    CASES,
+    FLEET,
+    PROMETHEUS_OWN,
+    RULES,
+    RUNBOOK,
+    alerts,
+    exported,
+    names_in,
+    recorded,
+    rules,
+    tree_of,
+)
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="missing: promtool (Debian package prometheus)")
@@ -51,7 +65,7 @@ def test_each_case_of_the_rules_comes_out_as_written() -> None:
 def _expected() -> list[tuple[str, list[dict[str, str]]]]:
     """Alert, and the labels of those that a case expects; none in a silent one."""
     found = []
-    for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]:
+    for case in tree_of(CASES)["tests"]:
         for moment in case.get("alert_rule_test", []):
             found.append((moment["alertname"], [alert["exp_labels"] for alert in moment.get("exp_alerts", [])]))
     return found
@@ -67,15 +81,23 @@ def test_an_alert_has_a_silent_case_and_fires_for_a_guest_itself_and_one_behind_
         assert {"vm_id" in labels for labels in fired} == {True, False}
 
 
+def _is_about(case: dict[str, Any], name: str) -> bool:
+    """Whether `case` expects something of the rule, or of an alert that is made from it."""
+    alerting = {name} | {alert for alert, rule in alerts().items() if name in names_in(rule["expr"])}
+    return any(moment["alertname"] in alerting for moment in case.get("alert_rule_test", [])) or any(
+        name in names_in(each["expr"]) for each in case.get("promql_expr_test", [])
+    )
+
+
 def _cases_with(folder: Path, name: str, expression: str) -> subprocess.CompletedProcess[str]:
-    """The cases, run against rules of which the one called `name` has another expression."""
-    tree = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    """The cases about the rule called `name`, run against rules of which it has another expression. The rest would cost seconds."""
+    tree = copy.deepcopy(tree_of(RULES))
     [rule] = [rule for group in tree["groups"] for rule in group["rules"] if name in (rule.get("alert"), rule.get("record"))]
     rule["expr"] = expression
     (folder / RULES.name).write_text(yaml.safe_dump(tree), encoding="utf-8")
-    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
-    cases["rule_files"] = [RULES.name]
-    (folder / CASES.name).write_text(yaml.safe_dump(cases), encoding="utf-8")
+    cases = tree_of(CASES)
+    about = [case for case in cases["tests"] if _is_about(case, name)]
+    (folder / CASES.name).write_text(yaml.safe_dump(cases | {"rule_files": [RULES.name], "tests": about}), encoding="utf-8")
     return promtool("test", "rules", folder / CASES.name)
 
 
@@ -118,11 +140,7 @@ def test_what_is_joined_is_joined_within_one_host_and_one_job() -> None:
 
 def test_the_join_of_the_pages_is_the_one_that_is_tried() -> None:
     joins = re.findall(r"^ *(dstack_gpu\w+ \* on .*)$", FLEET.read_text(encoding="utf-8"), re.MULTILINE)
-    tried = [
-        each["expr"]
-        for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
-        for each in case.get("promql_expr_test", [])
-    ]
+    tried = [each["expr"] for case in tree_of(CASES)["tests"] for each in case.get("promql_expr_test", [])]
     assert joins
     assert set(joins) <= set(tried)
 
