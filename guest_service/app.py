@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from guest_service.api import GuestApi
 from guest_service.config import GuestConfig, grpc_addresses, http_address, kernel_log_path, needs_restart
@@ -25,8 +26,6 @@ from guest_service.host_facts.identity import Identity
 from guest_service.host_facts.network import NetworkFacts
 from guest_service.host_facts.power import Power
 from guest_service.host_facts.system import SystemFacts
-from guest_service.http.parts import HttpParts
-from guest_service.http.server import HttpServer
 from guest_service.simulator import RackError, load_rack
 from guest_service.telemetry import GpuTelemetry, build_telemetry
 from guest_transport.errors import SettingsError
@@ -39,6 +38,9 @@ from guest_transport.server.calls_of_one import CALLS_OF_ONE
 from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls_settings import server_tls
+
+if TYPE_CHECKING:
+    from guest_service.http.server import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +59,17 @@ class Settings:
     now: GuestConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Agent:
-    """The joined parts of one agent."""
+    """The joined parts of one agent; `http` is None where there are no pages, and until they are loaded."""
 
     settings: Settings
     telemetry: GpuTelemetry
     engine: ContainerEngine
     server: GrpcServer
-    http: HttpServer
+    system: SystemFacts
+    version: str
+    http: HttpServer | None = None
 
 
 def run(config: GuestConfig, read_again: Callable[[], GuestConfig]) -> int:
@@ -102,7 +106,9 @@ async def serve(
         await _start_http(agent, http_sockets)
         await ending.enter_async_context(reloaded_on_hangup(notifier, reload))
         await ending.enter_async_context(notifier.watched())
-        notifier.ready(f"listening on {', '.join(map(str, [*agent.server.addresses, *agent.http.addresses]))}")
+        notifier.ready(
+            f"listening on {', '.join(map(str, [*agent.server.addresses, *(agent.http.addresses if agent.http else ())]))}"
+        )
         await stop.wait()
         notifier.stopping()
 
@@ -110,12 +116,27 @@ async def serve(
 async def _start_http(agent: Agent, handed: Sequence[socket.socket]) -> None:
     """Listen where configuration says; a port that the service manager opened for the agent wins over it."""
     address = http_address(agent.settings.now.http.listen)
-    if address is not None and handed:
-        await agent.http.start(handed[0])
-    elif address is not None:
-        await agent.http.start(address)
+    if address is not None:
+        agent.http = await asyncio.to_thread(_http_server, agent)
+        await agent.http.start(handed[0] if handed else address)
     for unused in handed[0 if address is None else 1 :]:
         unused.close()
+
+
+def _http_server(agent: Agent) -> HttpServer:
+    """The pages. Their libraries take longer to load than all else, so gRPC answers meanwhile."""
+    from guest_service.http.parts import HttpParts  # noqa: PLC0415 -- see above
+    from guest_service.http.server import HttpServer  # noqa: PLC0415 -- the same
+
+    settings = agent.settings
+    parts = HttpParts.join(
+        telemetry=agent.telemetry,
+        system=agent.system,
+        engine=agent.engine,
+        switches=lambda: settings.now.http,
+        version=agent.version,
+    )
+    return HttpServer(parts, host_names=settings.now.http.host_names)
 
 
 def build(config: GuestConfig) -> Agent:
@@ -140,7 +161,6 @@ def build(config: GuestConfig) -> Agent:
         peers=peers,
         part_log=part_log,
     )
-    pages = HttpParts.join(telemetry=telemetry, system=system, engine=engine, switches=lambda: settings.now.http, version=version)
     server = GrpcServer(
         [api.service()],
         peers=peers,
@@ -148,7 +168,7 @@ def build(config: GuestConfig) -> Agent:
         tls=server_tls(config.tls),
         calls_of_one=CALLS_OF_ONE,
     )
-    return Agent(settings, telemetry, engine, server, HttpServer(pages, host_names=config.http.host_names))
+    return Agent(settings, telemetry, engine, server, system, version)
 
 
 def _telemetry(config: GuestConfig) -> GpuTelemetry:
@@ -184,7 +204,7 @@ def _container_engine(config: GuestConfig) -> ContainerEngine:
 
 async def _stop_serving(agent: Agent) -> None:
     """Stop both servers at once, and the collector when calls still wait for it after a moment."""
-    stopping = asyncio.gather(agent.server.stop(), agent.http.stop())
+    stopping = asyncio.gather(agent.server.stop(), *([agent.http.stop()] if agent.http else ()))
     await asyncio.wait({stopping}, timeout=SAMPLE_GRACE_SECONDS)
     await agent.telemetry.close()
     await stopping

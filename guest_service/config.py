@@ -15,8 +15,7 @@ import msgspec
 
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import SettingsError
-from guest_transport.http.host_names import HostName
-from guest_transport.settings.read import read_settings
+from guest_transport.settings.read import HostName, read_settings
 from guest_transport.tls_settings import TlsSettings
 
 # Longer than an hour is no sampling any more; it is also what keeps `inf` out.

@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
 from guest_api import guest_api_pb2
 from guest_service.host_facts.command import CommandError, run_command
 from guest_service.host_facts.errors import FactError, PartLog
@@ -114,6 +112,8 @@ def read_interfaces(procfs: Path, prefixes: tuple[str, ...]) -> list[guest_api_p
         raise FactError("interfaces", f"net/dev: {error.strerror or error}") from error
     except ValueError as error:
         raise FactError("interfaces", str(error)) from error
+    import psutil  # noqa: PLC0415 -- 50 ms of the agent's start, for a question that few ask
+
     addresses = psutil.net_if_addrs()
     shown = []
     for name in sorted(counters):

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from guest_service.dashboard.render import Pages
 from guest_service.http.dashboard_pages import DashboardPages
 from guest_service.http.log_pages import LogPages
 from guest_service.http.metrics_page import MetricsPage
@@ -21,10 +20,10 @@ from guest_service.http.parts import HttpParts
 from guest_transport.http.answers import error_answers
 
 
-def create_http_app(parts: HttpParts, pages: Pages, *, stopping: asyncio.Event | None = None) -> Starlette:
-    """The app over `parts` with the dashboard's `pages`; log streams end when `stopping` is set."""
+def create_http_app(parts: HttpParts, *, stopping: asyncio.Event | None = None) -> Starlette:
+    """The app over `parts`; log streams end when `stopping` is set."""
     metrics = MetricsPage(parts)
-    dashboard = DashboardPages(parts, pages)
+    dashboard = DashboardPages(parts)
     logs = LogPages(parts, stopping or asyncio.Event())
 
     async def healthz(_request: Request) -> Response:

@@ -6,6 +6,8 @@ moment, because a person who loads it once wants to see it; what is not there by
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,21 +25,29 @@ CONTAINERS_SECONDS = 1.0
 class DashboardPages:
     """Answers the dashboard's addresses."""
 
-    def __init__(self, parts: HttpParts, pages: Pages) -> None:
+    def __init__(self, parts: HttpParts) -> None:
         self._parts = parts
-        self._pages = pages
+        self._made: Pages | None = None
 
     async def page(self, request: Request) -> Response:
         """The whole page."""
-        return await answer(request, self._pages.page(await self._gather(request)), HTML, {"content-security-policy": PAGE_CSP})
+        pages = await self._pages()
+        return await answer(request, pages.page(await self._gather(request)), HTML, {"content-security-policy": PAGE_CSP})
 
     async def live(self, request: Request) -> Response:
         """What the page fetches to refresh itself."""
-        return await answer(request, self._pages.live(await self._gather(request)), HTML, {"content-security-policy": PAGE_CSP})
+        pages = await self._pages()
+        return await answer(request, pages.live(await self._gather(request)), HTML, {"content-security-policy": PAGE_CSP})
 
     async def asset(self, request: Request) -> Response:
         """A file of the page."""
-        return await self._pages.assets.answer(request)
+        return await (await self._pages()).assets.answer(request)
+
+    async def _pages(self) -> Pages:
+        """Made for the first who opens a page: most agents are scraped and never looked at."""
+        if self._made is None:
+            self._made = await asyncio.to_thread(Pages)
+        return self._made
 
     async def _gather(self, request: Request) -> Dashboard:
         switches = self._parts.switches()

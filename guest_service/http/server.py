@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Collection, Sequence
 
-from guest_service.dashboard.render import Pages
 from guest_service.http.app import create_http_app
 from guest_service.http.parts import HttpParts
 from guest_transport.addresses import Address
@@ -36,9 +34,7 @@ class HttpServer:
 
     async def start(self, listen: Address | socket.socket) -> None:
         """Listen; raises ListenError with one line that names the address and why not."""
-        # Templates and assets are read from disk.
-        pages = await asyncio.to_thread(Pages)
-        await self._server.start(create_http_app(self._parts, pages, stopping=self._server.stopping), listen)
+        await self._server.start(create_http_app(self._parts, stopping=self._server.stopping), listen)
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Answer what is in progress within `grace_seconds`, end the rest, then the reads behind the pages."""

@@ -16,9 +16,7 @@ import logging
 import os
 import re
 from collections.abc import Collection
-from typing import Annotated
 
-import msgspec
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,8 +24,6 @@ from guest_transport.process.repeated_lines import about
 
 log = logging.getLogger(__name__)
 
-# A name of `http.host_names`: letters, digits, `-`, `_` and dots, as resolvers take it, at most 253 (RFC 1035).
-HostName = Annotated[str, msgspec.Meta(pattern=r"^(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$", max_length=253)]
 # uri-host [ ":" port ] (RFC 9110, 7.2); what the host may be is decided afterwards.
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([^\[\]:/?#@\s]{1,255}))(?::[0-9]{0,5})?", re.ASCII)
 _SHOWN_CHARACTERS = 100

@@ -1,7 +1,7 @@
 """What pages are made with: templates that escape everything, assets whose address changes with their content, and the policy that a
 browser holds them to.
 
-Files are read once when a server is built, so that no request reads one in the event loop. No template marks text as safe. The look
+Files are read once, in a thread, so that no request reads one in the event loop. No template marks text as safe. The look
 (assets/look.css, assets/icon.svg) is here, because guest and proxy shall look like one product. Rejected: assets from elsewhere on the
 network (a page must work on a host without any).
 """
@@ -12,13 +12,16 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jinja2 import DictLoader, Environment, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from guest_transport.http.answers import answer
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 HTML = "text/html; charset=utf-8"
 # Only our own files, fetched only from us; nothing may embed the page, and it sends no form.
@@ -59,6 +62,8 @@ class Assets:
 
 def templates(folder: Path, assets: Assets) -> Environment:
     """The templates of `folder`; `asset('name')` in one is an asset's address."""
+    from jinja2 import DictLoader, Environment, StrictUndefined  # noqa: PLC0415 -- 3 MiB, once somebody opens a page
+
     environment = Environment(
         loader=DictLoader({file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}),
         autoescape=True,

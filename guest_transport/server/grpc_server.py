@@ -15,7 +15,7 @@ from functools import partial
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection_pb2_grpc
 
 from guest_transport import options
 from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, TcpAddress, UnixAddress, VsockAddress
@@ -23,7 +23,7 @@ from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
 from guest_transport.process.run import run
 from guest_transport.relay.listeners import RelayedListeners
-from guest_transport.server import health, undecodable
+from guest_transport.server import health, reflection, undecodable
 from guest_transport.server.calls_of_one import CallsOfOne
 from guest_transport.server.request_deadline import RequestDeadline
 from guest_transport.sockets import socket_files, tcp, unix, vsock
@@ -97,8 +97,8 @@ class GrpcServer:
         for service in self._services:
             service.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [*(service.full_name for service in self._services), health.SERVICE_NAME, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(names, self._server)
+        names = [*(service.full_name for service in self._services), health.SERVICE_NAME]
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.Reflection(names), self._server)
         try:
             await self._bind_all(listen)
         except BaseException:

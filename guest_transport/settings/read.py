@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -28,6 +28,9 @@ SETTINGS_LIMIT_BYTES = 8 * 1024 * 1024
 _MESSAGE_LIMIT = 600
 # Keys shown for an unknown one; a longer list helps nobody.
 _KEYS_SHOWN = 20
+
+# A host's name, for settings of both servers: letters, digits, `-`, `_` and dots, as resolvers take it, at most 253 (RFC 1035).
+HostName = Annotated[str, msgspec.Meta(pattern=r"^(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$", max_length=253)]
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import SettingsError
-from guest_transport.http.host_names import HostName
+from guest_transport.settings.read import HostName
 from vmm_proxy.metrics.labels import chosen_labels
 
 # Loopback, so that nobody beyond this host sees the guests unless the operator says so.

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection
 
 from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
+from guest_transport.server import reflection
 from vmm_proxy.policy.roles import Role
 
 WRITES: Mapping[str, Role] = {
