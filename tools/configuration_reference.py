@@ -23,7 +23,8 @@ from guest_service.boot_gate.policy import Policy
 from guest_service.config import Flags, GuestConfig, load_config
 from guest_service.host_facts.identity import IdentityFile
 from tools.markdown_text import cell, code, note, table
-from vmm_proxy.config import GuestSettings, ProxyConfig
+from vmm_proxy.config import ProxyConfig
+from vmm_proxy.directory.entry import GuestSettings
 from vmm_proxy.policy.tokens import TokenFile
 
 FILE = Path(__file__).resolve().parent.parent / "docs/configuration.md"

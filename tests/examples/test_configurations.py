@@ -17,8 +17,8 @@ from guest_transport.addresses import HvsockAddress, VsockAddress
 from guest_transport.settings.read import read_settings
 from tests.domains.libvirt_daemon import libvirt_modules, module_environment
 from tests.examples.readme import BIN, EXAMPLES, copied, moved, typed
-from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.entry import GuestSettings, guest_entry
 from vmm_proxy.directory.libvirt.domain_xml import read_domain
 
 # Who judges which file; a file that nobody judges fails a test below.

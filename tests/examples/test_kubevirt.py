@@ -11,8 +11,8 @@ import yaml
 from guest_transport.addresses import parse_address
 from guest_transport.settings.read import read_settings
 from tests.examples.readme import EXAMPLES
-from vmm_proxy.config import GuestSettings
 from vmm_proxy.directory.directory import AddressTakenError, Directory, GuestEntry
+from vmm_proxy.directory.entry import GuestSettings
 
 FOLDER = EXAMPLES / "kubevirt"
 

@@ -20,7 +20,8 @@ from guest_transport.errors import SettingsError
 from guest_transport.settings.read import parse_settings
 from tests.pages.test_pages import PAGES, ROOT
 from tools.configuration_reference import keys_of
-from vmm_proxy.config import GuestSettings, ProxyConfig
+from vmm_proxy.config import ProxyConfig
+from vmm_proxy.directory.entry import GuestSettings
 from vmm_proxy.policy.tokens import TokenFile
 
 SHAPES: tuple[type[msgspec.Struct], ...] = (GuestConfig, ProxyConfig, GuestSettings, TokenFile, Policy, IdentityFile)

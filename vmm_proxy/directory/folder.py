@@ -21,8 +21,8 @@ from guest_transport.addresses import Address
 from guest_transport.errors import SettingsError
 from guest_transport.process.repeated_lines import about
 from guest_transport.settings.read import parse_settings, read_file
-from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.directory.entry import GuestSettings, guest_entry
 from vmm_proxy.directory.sources import SourceState
 
 log = logging.getLogger(__name__)

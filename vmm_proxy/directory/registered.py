@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from guest_transport.errors import SettingsError
-from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.directory.entry import GuestSettings, guest_entry
 
 log = logging.getLogger(__name__)
 

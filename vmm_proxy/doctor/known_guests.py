@@ -14,8 +14,9 @@ from pathlib import Path
 from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
 from guest_transport.process.start_errors import why_not_started
-from vmm_proxy.config import ProxyConfig, guest_entry
+from vmm_proxy.config import ProxyConfig
 from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
+from vmm_proxy.directory.entry import guest_entry
 from vmm_proxy.directory.folder import GuestFolder
 from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.guest_tls_settings import guest_tls

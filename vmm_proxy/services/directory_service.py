@@ -17,7 +17,6 @@ from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.errors import SettingsError
 from guest_transport.process.repeated_lines import EVERY_ONE, about
 from guest_transport.server.grpc_server import Service
-from vmm_proxy.config import GuestSettings, guest_entry
 from vmm_proxy.directory.directory import (
     AddressTakenError,
     AlreadyKnownError,
@@ -25,6 +24,7 @@ from vmm_proxy.directory.directory import (
     GuestEntry,
     UnknownGuestError,
 )
+from vmm_proxy.directory.entry import GuestSettings, guest_entry
 from vmm_proxy.directory.registered import SOURCE, NotKeptError, RegisteredGuests, TooManyError
 from vmm_proxy.errors import CallError, refuse
 from vmm_proxy.policy.permit import current_permit

@@ -17,13 +17,13 @@ from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from guest_transport.addresses import VsockAddress
 from guest_transport.errors import SettingsError
 from guest_transport.process.logs import escape
-from vmm_proxy.config import check_gpus
 from vmm_proxy.directory.directory import (
     AlreadyKnownError,
     Directory,
     DirectoryError,
     GuestEntry,
 )
+from vmm_proxy.directory.entry import check_gpus
 from vmm_proxy.directory.labels import LABEL_VALUE_LIMIT_BYTES
 from vmm_proxy.directory.libvirt.follower import Follower, reporter_command
 from vmm_proxy.directory.libvirt.report import Domain
