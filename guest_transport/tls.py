@@ -54,11 +54,11 @@ class ServerTls:
         return grpc.dynamic_ssl_server_credentials(
             _configuration(self._files),
             # gRPC documents None as an answer; its types do not.
-            self._configuration_if_changed,  # type: ignore[arg-type]
+            self.configuration_if_changed,  # type: ignore[arg-type]
             require_client_authentication=self._paths[2] is not None,
         )
 
-    def _configuration_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
+    def configuration_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC for each connection, in a thread of its own; None keeps what is in use."""
         marks = _marks(self._paths)
         if marks == self._marks:

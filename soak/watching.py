@@ -38,8 +38,8 @@ class Watch:
         self._services = services
         self._book = book
         # Whose want of a processor concerns which guest: the proxy's and this process's own concern all.
-        self._starving = [_Starving("", proxy), _Starving("", None)]
-        self._starving += [_Starving(service.name, service) for service in services if service is not proxy]
+        self._starving = [Starving("", proxy), Starving("", None)]
+        self._starving += [Starving(service.name, service) for service in services if service is not proxy]
         # By name and process id: times (the loop's) and what was held.
         self.series: dict[tuple[str, int], list[tuple[float, Holding]]] = defaultdict(list)
         self.stalls: dict[str, list[float]] = defaultdict(list)
@@ -96,7 +96,7 @@ class Watch:
             await asyncio.sleep(MEASURE_SECONDS)
 
 
-class _Starving:
+class Starving:
     """Whether `service`, or without one this process, waits for a processor: noted in the book as what happens to `guest`."""
 
     def __init__(self, guest: str, service: Service | None) -> None:

@@ -89,7 +89,7 @@ def _help(command: click.Command) -> str:
 
 
 def _options(context: click.Context, options: list[click.Option]) -> str:
-    return table(("option", "what it does"), ([code(_option(context, option)), cell(_meaning(option))] for option in options))
+    return table(("option", "what it does"), ([code(_option(context, option)), cell(meaning(option))] for option in options))
 
 
 def _option(context: click.Context, option: click.Option) -> str:
@@ -97,7 +97,7 @@ def _option(context: click.Context, option: click.Option) -> str:
     return names if option.is_flag else f"{names} {option.make_metavar(context).removeprefix('[').removesuffix(']')}"
 
 
-def _meaning(option: click.Option) -> str:
+def meaning(option: click.Option) -> str:
     """What its help says; raises ValueError when it says nothing."""
     if not option.help:
         raise ValueError(f"{option.opts[0]}: no help text")

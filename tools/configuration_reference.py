@@ -44,7 +44,7 @@ means that is left out; TOML has no word for it.
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class Page:
     """One kind of file, and what stands above its keys."""
 
     title: str
@@ -55,12 +55,13 @@ class _Page:
 
 def render() -> str:
     """The whole page."""
-    return (_INTRODUCTION + "".join(_section(page) for page in _pages())).rstrip("\n") + "\n"
+    return (_INTRODUCTION + "".join(_section(page) for page in pages())).rstrip("\n") + "\n"
 
 
-def _pages() -> tuple[_Page, ...]:
+def pages() -> tuple[Page, ...]:
+    """The sections of the reference: one for each file."""
     return (
-        _Page(
+        Page(
             "The guest agent",
             """\
 `/etc/guest-service/config.toml` where the packages put it, named by `--config`; with comments:
@@ -70,13 +71,13 @@ switches and of `log.level`; the rest waits for a restart, and the log says so."
             GuestConfig,
             agent_flags(),
         ),
-        _Page(
+        Page(
             "The identity of a guest",
             "What `identity.file` names: TOML, or JSON when it is named `*.json`.",
             IdentityFile,
             {},
         ),
-        _Page(
+        Page(
             "The boot gate's policy",
             """\
 Named by `guest-service boot-gate --policy`; with comments: [boot-gate.example.toml](../deploy/boot-gate.example.toml). Every
@@ -85,7 +86,7 @@ strict answer. What is checked: [the boot gate](boot-gate.md).""",
             Policy,
             {},
         ),
-        _Page(
+        Page(
             "The proxy",
             """\
 `/etc/vmm-proxy/config.toml` where the packages put it, named by `--config`; with comments:
@@ -95,7 +96,7 @@ waits for a restart, and the log says so.""",
             ProxyConfig,
             PROXY_FLAGS,
         ),
-        _Page(
+        Page(
             "A guest's file",
             """\
 One `*.toml` file per guest in the folder `directory.dir`, watched: a changed file is in force at once. A file that is wrong is
@@ -104,7 +105,7 @@ last good version of its guest stays. The keys are those of `[[guest]]` in the p
             GuestSettings,
             {},
         ),
-        _Page("The proxy's tokens", "What `access.token_file` names; see [access](access.md#tokens).", TokenFile, {}),
+        Page("The proxy's tokens", "What `access.token_file` names; see [access](access.md#tokens).", TokenFile, {}),
     )
 
 
@@ -136,7 +137,7 @@ def _values(config: msgspec.Struct) -> dict[str, object]:
     return {f"{name}.{key}": value for name, inner in tables.items() for key, value in inner.items()}
 
 
-def _section(page: _Page) -> str:
+def _section(page: Page) -> str:
     rows = ([code(key.name), key.type, key.default, _meaning(key, page.flags)] for key in keys_of(page.shape))
     return f"## {page.title}\n\n{page.introduction}\n\n{table(('key', 'type', 'default', 'what it is for'), rows)}"
 

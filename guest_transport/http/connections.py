@@ -193,9 +193,10 @@ class BoundedConnection(H11Protocol):
     def _watch_writing(self) -> None:
         left = self.transport.get_write_buffer_size()
         self._writing_goes_on()
-        self._stall_timer = self.loop.call_later(self._book.limits.stall_seconds, self._check_writing, left)
+        self._stall_timer = self.loop.call_later(self._book.limits.stall_seconds, self.judge_writing, left)
 
-    def _check_writing(self, left_before: int) -> None:
+    def judge_writing(self, left_before: int) -> None:
+        """Cut an answer of which too little was read since `left_before` bytes of it were left: a stall's time ago."""
         left = self.transport.get_write_buffer_size()
         limits = self._book.limits
         if left and left_before - left < limits.least_bytes_per_second * limits.stall_seconds:

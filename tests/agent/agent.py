@@ -21,8 +21,8 @@ class Agent:
         self.process = process
         self.lines: list[str] = []
         self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -40,7 +40,7 @@ class Agent:
             return next((line for line in self.lines if words in line), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() is not None or not self._reader.is_alive(), within_seconds)
+            self._news.wait_for(lambda: found() is not None or not self.reader.is_alive(), within_seconds)
         line = found()
         assert line is not None, f"no line with {words!r} in {self.lines}"
         return line
@@ -53,7 +53,7 @@ class Agent:
         """Signal it and wait; its exit status."""
         self.process.send_signal(number)
         status = self.process.wait(20)
-        self._reader.join(20)
+        self.reader.join(20)
         return status
 
     def children(self) -> list[int]:
@@ -86,7 +86,7 @@ def running_agent(
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        agent._reader.join(20)
+        agent.reader.join(20)
         process.stderr.close()
 
 

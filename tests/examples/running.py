@@ -36,7 +36,7 @@ def started(*command: str, ready: str = "listening on", prefix: Sequence[str] = 
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
-        running._reader.join(20)
+        running.reader.join(20)
         assert process.stderr is not None
         process.stderr.close()
 

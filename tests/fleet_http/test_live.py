@@ -94,8 +94,9 @@ async def test_viewers_share_one_look_and_the_looks_end_with_the_last_of_them() 
 async def test_a_viewer_who_does_not_read_keeps_no_memory_and_nobody_waiting() -> None:
     async with running_fleet(limits=ClientLimits(stall_seconds=0.5)) as fleet:
         await fleet.add("vm-a", Answers(gpus=h200s(8)))
-        slow_reader, slow = await connect(fleet.address)
-        slow_reader._transport.pause_reading()  # type: ignore[attr-defined] # asyncio has no public way to stop reading
+        _, slow = await connect(fleet.address)
+        assert isinstance(slow.transport, asyncio.Transport)
+        slow.transport.pause_reading()
         slow.write(request("/events"))
         async with watching(fleet) as events:
             await events.until("rows", "vm-a")

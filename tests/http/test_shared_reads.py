@@ -10,7 +10,7 @@ import pytest
 from guest_api.guest_api_pb2 import Container, ListContainersResponse
 from guest_service.http.container_board import FOLLOW_SECONDS, KEEP_SECONDS, REFRESH_SECONDS, ContainerBoard, Listing
 from guest_transport.http.shared_look import SharedLook
-from tests.eventually import turns
+from tests.eventually import eventually, turns
 
 
 class Thing:
@@ -88,7 +88,7 @@ class Board:
         self.lists = 0
         self.fails = False
         self.pauses: asyncio.Queue[float] = asyncio.Queue()
-        self._resume = asyncio.Event()
+        self.resume = asyncio.Event()
         self.board = ContainerBoard(SharedLook("list", self._list), clock=lambda: self.now, pause=self._pause)
 
     async def _list(self) -> ListContainersResponse:
@@ -99,8 +99,12 @@ class Board:
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.put_nowait(seconds)
-        await self._resume.wait()
-        self._resume.clear()
+        await self.resume.wait()
+        self.resume.clear()
+
+    def follows(self) -> bool:
+        """Whether the board reads again by itself."""
+        return "container list" in {task.get_name() for task in asyncio.all_tasks()}
 
     async def read_done(self) -> None:
         """Return once a read is over and the board pauses."""
@@ -108,7 +112,7 @@ class Board:
 
     async def pass_pause(self) -> None:
         self.now += REFRESH_SECONDS
-        self._resume.set()
+        self.resume.set()
         await self.read_done()
 
 
@@ -148,11 +152,10 @@ async def test_reads_end_when_nobody_asks_any_more_and_begin_again_with_the_next
     for _ in range(rounds):
         await board.pass_pause()
     assert board.lists == rounds + 1
-    follower = board.board._follower
-    assert follower is not None
+    assert board.follows()
     board.now += REFRESH_SECONDS
-    board._resume.set()
-    await follower
+    board.resume.set()
+    await eventually(lambda: not board.follows())
     assert board.lists == rounds + 1
     board.now += KEEP_SECONDS
     assert board.board.last() == Listing(None)

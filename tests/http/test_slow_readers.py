@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from guest_transport.addresses import TcpAddress
 from guest_transport.http.bounded_stream import StreamPlaces
 from guest_transport.http.concurrency import RequestGate
-from guest_transport.http.connections import BoundedConnection, ClientBook, ClientLimits, peer_of
+from guest_transport.http.connections import CONNECTION, BoundedConnection, ClientBook, ClientLimits, peer_of
 from guest_transport.http.server import PageServer
 from tests.eventually import eventually, turns
 from tests.http.web import BOUND_SECONDS, get
@@ -25,26 +25,37 @@ from tests.http.web import BOUND_SECONDS, get
 SLICE, SLICES = 256 * 1024, 256
 
 
-async def large(scope: Scope, receive: Receive, send: Send) -> None:
-    """64 MiB, or two bytes on /small and /healthz."""
-    if scope["path"] != "/":
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
-        return
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    for _ in range(SLICES):
-        await send({"type": "http.response.body", "body": bytes(SLICE), "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+class Large:
+    """An app of 64 MiB, or two bytes on /small and /healthz."""
+
+    def __init__(self) -> None:
+        # Those whose reader does not read: until then no send() waits.
+        self.waiting: list[BoundedConnection] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+            return
+        connection = scope["state"][CONNECTION]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(SLICES):
+            self.waiting.append(connection)
+            try:
+                await send({"type": "http.response.body", "body": bytes(SLICE), "more_body": True})
+            finally:
+                self.waiting.remove(connection)
+        await send({"type": "http.response.body", "body": b""})
 
 
 @asynccontextmanager
-async def serving(limits: ClientLimits, at_once: int) -> AsyncIterator[tuple[TcpAddress, PageServer]]:
-    server = PageServer(limits=limits, requests_at_once=at_once)
-    await server.start(large, TcpAddress("127.0.0.1", 0))
+async def serving(limits: ClientLimits, at_once: int) -> AsyncIterator[tuple[TcpAddress, Large]]:
+    app, server = Large(), PageServer(limits=limits, requests_at_once=at_once)
+    await server.start(app, TcpAddress("127.0.0.1", 0))
     try:
         [address] = server.addresses
         assert isinstance(address, TcpAddress)
-        yield address, server
+        yield address, app
     finally:
         await server.stop(grace_seconds=0)
 
@@ -58,45 +69,44 @@ async def slow_reader(address: TcpAddress) -> socket.socket:
     return client
 
 
-async def all_wait(server: PageServer, count: int) -> None:
-    await eventually(lambda: sum(getattr(each, "paused_at", None) is not None for each in server._state.connections) >= count)
+async def all_wait(app: Large, count: int) -> None:
+    await eventually(lambda: len(app.waiting) == count)
 
 
 async def test_readers_that_hold_every_place_keep_no_scraper_from_its_answer(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(ClientLimits(paused_seconds=0), 4) as (address, server), asyncio.timeout(BOUND_SECONDS):
+    async with serving(ClientLimits(paused_seconds=0), 4) as (address, app), asyncio.timeout(BOUND_SECONDS):
         with contextlib.ExitStack() as closing:
             for _ in range(4):
                 closing.enter_context(await slow_reader(address))
-            await all_wait(server, 4)
+            await all_wait(app, 4)
             assert [(await get(address, "/small")).status for _ in range(6)] == [200] * 6
     assert "127.0.0.1 reads its answer too slowly and is cut: somebody else waits for an answer" in caplog.text
 
 
 async def test_readers_that_read_fast_enough_keep_their_place_and_health_is_told_beside_them() -> None:
-    async with serving(ClientLimits(paused_seconds=3600), 2) as (address, server), asyncio.timeout(BOUND_SECONDS):
+    async with serving(ClientLimits(paused_seconds=3600), 2) as (address, app), asyncio.timeout(BOUND_SECONDS):
         with contextlib.ExitStack() as closing:
             for _ in range(2):
                 closing.enter_context(await slow_reader(address))
-            await all_wait(server, 2)
+            await all_wait(app, 2)
             assert (await get(address, "/small")).status == 503
             assert (await get(address, "/healthz")).status == 200
-            assert len(server._state.connections) >= 2
+            assert len(app.waiting) == 2
 
 
 async def test_an_answer_that_is_read_bit_by_bit_is_cut_and_one_that_is_read_fast_enough_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = ClientLimits()
-    async with serving(limits, 1) as (address, server), asyncio.timeout(BOUND_SECONDS):
+    async with serving(limits, 1) as (address, app), asyncio.timeout(BOUND_SECONDS):
         with await slow_reader(address) as client:
-            await all_wait(server, 1)
-            [connection] = server._state.connections
-            assert isinstance(connection, BoundedConnection)
+            await all_wait(app, 1)
+            [connection] = app.waiting
             left = connection.transport.get_write_buffer_size()
             # What the window's timer calls, with what was left at the begin of the window.
-            connection._check_writing(left + int(limits.least_bytes_per_second * limits.stall_seconds))
+            connection.judge_writing(left + int(limits.least_bytes_per_second * limits.stall_seconds))
             assert not connection.transport.is_closing()
-            connection._check_writing(left + 1)
+            connection.judge_writing(left + 1)
             assert connection.transport.is_closing()
             with pytest.raises(ConnectionResetError):  # noqa: PT012 -- it shows at whichever read comes after it
                 while await asyncio.get_running_loop().sock_recv(client, 64 * 1024):

@@ -71,7 +71,7 @@ def test_the_help_of_a_command_tells_its_exit_status_or_where_it_is_told(name: s
 
 def test_an_option_without_help_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="--mute: no help text"):
-        command_reference._meaning(click.Option(["--mute"]))
+        command_reference.meaning(click.Option(["--mute"]))
 
 
 def test_the_options_of_gpu_info_are_those_that_its_process_reads() -> None:
@@ -80,8 +80,8 @@ def test_the_options_of_gpu_info_are_those_that_its_process_reads() -> None:
     assert {each.opts[0] for each in command.params} == set(re.findall(r"^  (--[a-z-]+)", USAGE, re.MULTILINE)) - {"--help"}
 
 
-@pytest.mark.parametrize("page", configuration_reference._pages(), ids=lambda page: page.shape.__name__)
-def test_every_key_of_a_file_is_in_the_reference_with_its_default(page: configuration_reference._Page) -> None:
+@pytest.mark.parametrize("page", configuration_reference.pages(), ids=lambda page: page.shape.__name__)
+def test_every_key_of_a_file_is_in_the_reference_with_its_default(page: configuration_reference.Page) -> None:
     text = configuration_reference.render().split(f"## {page.title}\n")[1].split("\n## ")[0]
     named = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
     assert named == set(paths(msgspec.inspect.type_info(page.shape)))

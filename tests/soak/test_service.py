@@ -142,7 +142,7 @@ def test_a_main_thread_that_was_kept_waiting_for_half_a_look_is_noted_and_one_th
 ) -> None:
     waited = iter([1.0, 1.3, 1.9, 1.9])
     monkeypatch.setattr(watching, "waited_seconds", lambda _pid: next(waited))
-    book, starving = Book(), watching._Starving("vm1", None)
+    book, starving = Book(), watching.Starving("vm1", None)
     for now in (10.0, 11.0, 12.0, 13.0):
         starving.look(book, now)
     assert [(each.guest, each.kind, each.began, each.ended) for each in book.disturbances] == [("vm1", Kind.STARVED, 11.0, 12.0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,17 +41,27 @@ def test_a_listener_that_cannot_be_bound_leaves_no_descriptor(tmp_path: Path) ->
 
 
 async def test_of_two_that_open_one_connection_at_once_one_gets_it(sockets: Path) -> None:
-    with unix.listen(str(sockets / "s")):
-        once = OneConnection(UnixAddress(str(sockets / "s")), lambda: unix.connect(str(sockets / "s")))
+    both = asyncio.Barrier(2)
+
+    async def connect() -> socket.socket:
+        await both.wait()
+        return await unix.connect(str(sockets / "s"))
+
+    with unix.listen(str(sockets / "s")) as listener:
+        once = OneConnection(UnixAddress(str(sockets / "s")), connect)
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(once.target.close)
-            outcomes = await asyncio.gather(once._connect(), once._connect(), return_exceptions=True)
-            refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-            assert [type(outcome) for outcome in refused] == [ConnectionRefusedError]
-            for outcome in outcomes:
-                if not isinstance(outcome, BaseException):
-                    outcome.close()
-            assert once.spent, "a target that was opened and has no connection is over"
+            assert not once.spent
+            path = once.target.grpc_target.removeprefix("unix:")
+            ends = [closing.enter_context(await unix.connect(path)) for _ in range(2)]
+            reads = [asyncio.create_task(asyncio.get_running_loop().sock_recv(end, 1)) for end in ends]
+            refused, served = await asyncio.wait(reads, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            assert [read.result() for read in refused] == [b""]
+            accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with accepted:
+                await asyncio.get_running_loop().sock_sendall(accepted, b"x")
+                assert [await asyncio.wait_for(read, 20) for read in served] == [b"x"]
+            assert once.spent, "a target whose one connection was asked for twice is over"
 
 
 @pytest.fixture

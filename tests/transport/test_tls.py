@@ -162,12 +162,12 @@ def test_grpc_is_given_new_certificates_only_when_the_files_hold_others(tmp_path
     chain, key = _write(tmp_path, "server", trustme.CA(), "127.0.0.1")
     tls = ServerTls(chain, key)
     tls.credentials()
-    assert tls._configuration_if_changed() is None
+    assert tls.configuration_if_changed() is None
     chain.touch()
-    assert tls._configuration_if_changed() is None, "the same certificate again is no change"
+    assert tls.configuration_if_changed() is None, "the same certificate again is no change"
     _write(tmp_path, "server", trustme.CA(), "127.0.0.1")
-    assert tls._configuration_if_changed() is not None
-    assert tls._configuration_if_changed() is None
+    assert tls.configuration_if_changed() is not None
+    assert tls.configuration_if_changed() is None
 
 
 def test_files_that_vanish_or_do_not_fit_leave_the_certificate_in_use_with_one_warning(
@@ -177,10 +177,10 @@ def test_files_that_vanish_or_do_not_fit_leave_the_certificate_in_use_with_one_w
     tls = ServerTls(chain, key)
     tls.credentials()
     chain.unlink()
-    assert [tls._configuration_if_changed() for _ in range(3)] == [None] * 3
+    assert [tls.configuration_if_changed() for _ in range(3)] == [None] * 3
     assert caplog.text.count("keeping the certificate in use") == 1
     chain.write_bytes(b"x" * (FILE_LIMIT_BYTES + 1))
-    assert tls._configuration_if_changed() is None
+    assert tls.configuration_if_changed() is None
     assert f"{chain}: larger than" in caplog.text
 
 
