@@ -82,7 +82,14 @@ def card_families(rows: Iterable[Field], card_labels: tuple[str, ...]) -> dict[s
 
 
 # --- The guest's system, from SystemInfo and the container list -----------------------------------------------------------------------
-GUEST_INFO = _info("dstack_guest_info", "The guest's system.", "os_name", "os_version", "kernel_version", "cpu_model")
+GUEST_INFO = _info(
+    "dstack_guest_info",
+    "1, with the guest's operating system and processor as labels.",
+    "os_name",
+    "os_version",
+    "kernel_version",
+    "cpu_model",
+)
 GUEST_CPUS = _gauge("dstack_guest_cpus", "Logical processors online.")
 GUEST_MEMORY_TOTAL = _gauge("dstack_guest_memory_total_bytes", "Memory of the guest.")
 GUEST_MEMORY_AVAILABLE = _gauge("dstack_guest_memory_available_bytes", "Memory that new work can use without swapping.")
@@ -97,11 +104,18 @@ GUEST_LOAD5 = _gauge("dstack_guest_load5", "Load average over 5 minutes.")
 GUEST_LOAD15 = _gauge("dstack_guest_load15", "Load average over 15 minutes.")
 _DISK = ("name", "mount_point")
 GUEST_DISK_TOTAL = _gauge("dstack_guest_disk_total_bytes", "Size of a data disk's file system.", *_DISK)
-GUEST_DISK_FREE = _gauge("dstack_guest_disk_free_bytes", "Free for unprivileged users on a data disk.", *_DISK)
-GUEST_DISK_USED = _gauge("dstack_guest_disk_used_bytes", "Size less what is free for unprivileged users.", *_DISK)
+GUEST_DISK_FREE = _gauge("dstack_guest_disk_free_bytes", "What unprivileged users can still write on a data disk.", *_DISK)
+GUEST_DISK_USED = _gauge(
+    "dstack_guest_disk_used_bytes", "Size of a data disk's file system less what unprivileged users can still write.", *_DISK
+)
 GUEST_DISK_USED_RATIO = _gauge("dstack_guest_disk_used_ratio", "Used share of a data disk, 0 to 1.", *_DISK)
 GUEST_CONTAINER_INFO = _info(
-    "dstack_guest_container_info", "A container, running or not; ids have 12 characters.", "id", "name", "image", "state"
+    "dstack_guest_container_info",
+    "1 for each container, running or not; ids are cut to 12 characters.",
+    "id",
+    "name",
+    "image",
+    "state",
 )
 GUEST_FAMILIES = (
     GUEST_INFO,
@@ -128,54 +142,55 @@ GUEST_FAMILIES = (
 # The index moves when cards are enumerated anew; uuid and pci_bus_id follow the card.
 CARD_LABELS = IDENTITY
 GPU_NVML_UP = _gauge(
-    "dstack_gpu_nvml_up", "1 when the last look at the GPUs had no error, which a guest without a GPU has not either."
+    "dstack_gpu_nvml_up", "1 when the last GPU sample had no error, 0 when it had; also 1 for a guest without a GPU."
 )
-GPU_SAMPLE_AGE = _gauge("dstack_gpu_sample_age_seconds", "Age of the GPU values on this page when they were served.")
-GPU_CC_ENABLED = _gauge("dstack_gpu_cc_enabled", "1 when confidential computing is on; absent when unknown.")
-GPU_CC_READY = _gauge("dstack_gpu_cc_ready", "1 when the GPUs accept work; absent when unknown.")
+GPU_SAMPLE_AGE = _gauge("dstack_gpu_sample_age_seconds", "Age of the GPU values when this page was made.")
+GPU_CC_ENABLED = _gauge("dstack_gpu_cc_enabled", "1 when confidential computing is on, 0 when it is off; absent when unknown.")
+GPU_CC_READY = _gauge("dstack_gpu_cc_ready", "1 when the GPUs accept work, 0 while they do not; absent when unknown.")
 GPU_CC_DEVTOOLS = _gauge(
-    "dstack_gpu_cc_devtools", "1 when a debugger may look into what confidential computing protects; absent when unknown."
+    "dstack_gpu_cc_devtools",
+    "1 when DevTools mode is on, so that a debugger can read what confidential computing protects, 0 when it is off; absent when unknown.",
 )
 # Field of GpuDevice -> its family: made from the rows, in their order; rows that name the same family share it.
 CARD_FAMILIES: Mapping[str, Family] = card_families(ROWS, CARD_LABELS)
 GPU_QUERY_ERRORS = _gauge(
     "dstack_gpu_query_errors",
-    "Questions about the card that had no answer in the last sample; one may stand for several values, a lost card's for all.",
+    "Questions about the card that failed in the last sample. One question can give several values; for a lost card all of them fail.",
     *CARD_LABELS,
 )
 GPU_HEALTH = _gauge(
     "dstack_gpu_health",
-    "Whether the card is healthy: 0 ok, 1 degraded, 2 failed; absent when that is unknown.",
+    "Health of the card: 0 ok, 1 degraded, 2 failed; absent when unknown.",
     *CARD_LABELS,
     group=HEALTH,
 )
 GPU_HEALTH_REASON = _gauge(
     "dstack_gpu_health_reason",
-    "1 for each reason why the card is degraded, failed or unknown, by its code in docs/cards.md; absent for what does not apply.",
+    "1 for each reason why the card is degraded, failed or unknown, by its code in docs/cards.md; absent for other reasons.",
     *CARD_LABELS,
     "reason",
     group=HEALTH,
 )
 GPU_XID_ERRORS = _counter(
     "dstack_gpu_xid_errors_total",
-    "Times that the driver reported this XID at the card's address, since boot or since the card appeared on the bus anew. "
-    "index and uuid are empty where no card is shown at the address.",
+    "How often the driver reported this XID at the card's address since the guest booted, or since the card came back to the bus. "
+    "index and uuid are empty when the driver lists no card at the address.",
     *CARD_LABELS,
     "xid",
     group=HEALTH,
 )
 GPU_XID_LAST = _gauge(
     "dstack_gpu_xid_last_timestamp_seconds",
-    "When the driver last reported this XID at the card's address, since 1970-01-01 UTC and to a second; absent when unknown.",
+    "When the driver last reported this XID at the card's address, in whole seconds since 1970-01-01 UTC; absent when unknown.",
     *CARD_LABELS,
     "xid",
     group=HEALTH,
 )
-GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver shows; absent when it could not be asked.")
+GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver lists; absent when the driver could not be asked.")
 GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the guest's PCI bus; absent when the bus could not be read.")
 GPU_REPEATED_DEVICES = _gauge(
     "dstack_gpu_repeated_devices",
-    "Cards of the last sample that have the UUID or PCI address of another one, and so no other series; absent when there are none.",
+    "Cards of the last sample that have the UUID or PCI address of an earlier one; they have no other series. Absent when there are none.",
 )
 GPU_FAMILIES = (
     GPU_NVML_UP,
@@ -199,45 +214,64 @@ GPU_SAMPLES = _counter("dstack_gpu_samples_total", "GPU samples taken since the 
 GPU_SAMPLE_DURATION = _gauge("dstack_gpu_sample_duration_seconds", "How long the last GPU sample took.")
 GPU_CC_QUERY_ERRORS = _counter(
     "dstack_gpu_cc_query_errors_total",
-    "Questions about confidential computing that failed in another way than not supported, since the agent started.",
+    "Failed questions about confidential computing since the agent started; an answer of not supported is no failure.",
 )
-AGENT_BUILD_INFO = _info("guest_service_build_info", "The guest agent.", "version", "python_version")
+AGENT_BUILD_INFO = _info(
+    "guest_service_build_info", "1, with the versions of the guest agent and its Python as labels.", "version", "python_version"
+)
 AGENT_PART_UP = _gauge(
-    "guest_service_part_up", "1 when this part of the page could be read; its series are absent otherwise.", "part"
+    "guest_service_part_up", "1 when this part of the page could be read, 0 when not; then its series are absent.", "part"
 )
 AGENT_FAMILIES = (GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_BUILD_INFO, AGENT_PART_UP)
 
 # --- The proxy itself -------------------------------------------------------------------------------------------------------------------
-PROXY_GUEST_UP = _gauge("vmm_proxy_guest_up", "1 when the guest is reachable, as in ListGuests; absent when it is stopped.")
+PROXY_GUEST_UP = _gauge(
+    "vmm_proxy_guest_up", "1 when the guest is reachable, 0 when not, as in ListGuests; absent when it is stopped."
+)
 PROXY_GUEST_ANSWER_AGE = _gauge("vmm_proxy_guest_answer_age_seconds", "Time since the guest's last answer.")
 PROXY_GUEST_GPUS_GIVEN = _gauge(
-    "vmm_proxy_guest_gpus_given", "Cards that the directory says were given to the guest; absent where it names none."
+    "vmm_proxy_guest_gpus_given",
+    "Cards that the host gave to the guest, as its entry in the directory says; absent when the entry names none.",
 )
 PROXY_GUEST_GPU_INFO = _info(
-    "vmm_proxy_guest_gpu_info", "Joins a card's address in the guest to its address on the host.", *CARD_LABELS, "host_pci_bus_id"
+    "vmm_proxy_guest_gpu_info",
+    "1 for each card whose PCI address on the host is known; joins it to the address in the guest.",
+    *CARD_LABELS,
+    "host_pci_bus_id",
 )
 PROXY_CALLS = _counter(
-    "vmm_proxy_calls_total", "Calls about one guest, and calls refused, by method and gRPC status.", "method", "code"
+    "vmm_proxy_calls_total",
+    "Calls about one guest, and refused calls of every method, by method and gRPC status.",
+    "method",
+    "code",
 )
 PROXY_CALL_DURATION = Family(
     "vmm_proxy_call_duration_seconds", Kind.HISTOGRAM, "Time from a call's arrival to its answer.", ("method",)
 )
-PROXY_CALLS_IN_FLIGHT = _gauge("vmm_proxy_calls_in_flight", "Calls being answered.")
-PROXY_REJECTED = _counter("vmm_proxy_rejected_total", "Calls refused before a guest was asked.", "reason")
+PROXY_CALLS_IN_FLIGHT = _gauge("vmm_proxy_calls_in_flight", "Calls that have come and are not answered yet.")
+PROXY_REJECTED = _counter(
+    "vmm_proxy_rejected_total", "Calls that the proxy refused before it called a guest, by reason.", "reason"
+)
 PROXY_REDIALS = _counter(
-    "vmm_proxy_redials_total", "Channels that were closed and dialled anew because the guest did not answer."
+    "vmm_proxy_redials_total", "Channels that were closed and opened again because the guest did not answer."
 )
 PROXY_IDENTITY_MISMATCHES = _counter(
-    "vmm_proxy_identity_mismatches_total", "Connections that another guest than the pinned one answered."
+    "vmm_proxy_identity_mismatches_total", "Connections at which another VM than the pinned one answered."
 )
 PROXY_DIRECTORY_ENTRIES = _gauge("vmm_proxy_directory_entries", "Guests in the directory, by state.", "state")
 PROXY_DIRECTORY_REFUSED = _gauge(
-    "vmm_proxy_directory_refused", "Entries of a source that are refused, files or libvirt's domains; the log says why.", "source"
+    "vmm_proxy_directory_refused",
+    "Entries of this source, files or libvirt domains, that the proxy refuses; its log says why.",
+    "source",
 )
 PROXY_DIRECTORY_SOURCE_UP = _gauge(
-    "vmm_proxy_directory_source_up", "1 when this source of guests can be read; its last known guests stay otherwise.", "source"
+    "vmm_proxy_directory_source_up",
+    "1 when this source of guests can be read, 0 when not; then the guests last known from it stay.",
+    "source",
 )
-PROXY_BUILD_INFO = _info("vmm_proxy_build_info", "The proxy.", "version", "python_version")
+PROXY_BUILD_INFO = _info(
+    "vmm_proxy_build_info", "1, with the versions of the proxy and its Python as labels.", "version", "python_version"
+)
 PROXY_FAMILIES = (
     PROXY_GUEST_UP,
     PROXY_GUEST_ANSWER_AGE,
@@ -261,7 +295,7 @@ PROCESS_RESIDENT = _gauge("process_resident_memory_bytes", "Resident memory of t
 PROCESS_VIRTUAL = _gauge("process_virtual_memory_bytes", "Virtual memory of this process.")
 PROCESS_START = _gauge("process_start_time_seconds", "When this process started, since 1970-01-01 UTC.")
 PROCESS_OPEN_FDS = _gauge("process_open_fds", "Open file descriptors of this process.")
-PROCESS_MAX_FDS = _gauge("process_max_fds", "Most file descriptors that this process may have open.")
+PROCESS_MAX_FDS = _gauge("process_max_fds", "File descriptors that this process may have open at most.")
 PROCESS_THREADS = _gauge("process_threads", "Threads of this process.")
 PROCESS_FAMILIES = (
     PROCESS_CPU,
