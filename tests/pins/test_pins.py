@@ -65,8 +65,8 @@ async def test_no_answer_of_another_vm_gets_out_however_often_the_vms_change_pla
         async def call_again_and_again(number: int) -> None:
             while not stop.is_set():
                 try:
-                    # An id of its own each time, so that callers do not share one call.
-                    metadata = (("cache-control", f"max-age={number}{len(codes)}"),)
+                    # A header of its own each time, so that callers share no call; and no age, so that the guest is asked.
+                    metadata = (("cache-control", f"max-age=0, caller={number}{len(codes)}"),)
                     answer = await proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=5, metadata=metadata)
                     assert answer.sample_age_ms == OURS_AGE
                     codes.append(grpc.StatusCode.OK)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import dataclass
 
 import grpc
 
@@ -29,6 +30,11 @@ UnaryCall = grpc.aio.UnaryUnaryCall[bytes, bytes | None]
 ReadToEndCall = grpc.aio.UnaryStreamCall[bytes, bytes]
 
 
+@dataclass(slots=True)
+class _Dialled:
+    times: int = 0
+
+
 class Line:
     """An open channel to `address`; raises CallError where the host has no place for its relay.
 
@@ -39,11 +45,11 @@ class Line:
     def __init__(
         self, guest_id: str, address: Address, unasked: UnaskedBytes, pin: bytes = b"", secured: Secured | None = None
     ) -> None:
-        # How often the guest was dialled: what was learned over one connection may not hold for the next.
-        self.dials = 0
+        # `dial` counts here and not in this line: a line that the function held would stay until the garbage is collected.
+        self._dialled = dialled = _Dialled()
 
         async def dial() -> socket.socket:
-            self.dials += 1
+            dialled.times += 1
             unasked.require_dialable()
             return await connect(address)
 
@@ -67,6 +73,11 @@ class Line:
         self._read_to_end: dict[str, grpc.aio.UnaryStreamMultiCallable[bytes, bytes]] = {}
         # Paths whose last call got no end in time, perhaps because there is a second message in front of it.
         self._doubted: set[str] = set()
+
+    @property
+    def dials(self) -> int:
+        """How often the guest was dialled: what was learned over one connection may not hold for the next."""
+        return self._dialled.times
 
     @property
     def spent(self) -> bool:

@@ -27,7 +27,9 @@ AGE = "age"
 class Channel(Protocol):
     """What an answer came over (channel.py)."""
 
-    dials: int
+    @property
+    def dials(self) -> int:
+        """How often the guest was dialled."""
 
     @property
     def spent(self) -> bool:
