@@ -1,15 +1,19 @@
 """What holds for every request together: how many at once, and the headers that each answer carries.
 
-The 65th request is refused at once instead of queued: a scraper retries, and a queue would only make each answer late. Counted are
-requests in progress, never open connections, so that idle or half-open clients take no place from a scrape. When all are taken, the
-answer that has waited longest for its reader is cut for the newcomer; a peer beyond this machine has half of them at most. /healthz and
-/readyz, which are ready at once, are not counted: a server that is busy is not dead. Rejected: uvicorn's limit_concurrency, which counts
-connections.
+Counted are requests in progress, never open connections, so that idle or half-open clients take no place from a scrape. When all are
+taken, the answer that has waited longest for its reader is cut for the newcomer; a peer beyond this machine has half of them at most.
+Where all readers have begun to wait just now, the newcomer waits until one may be cut, in the order of coming: readers who come back as
+soon as they are cut would otherwise have each place before a scraper has it. Without a slow reader the 65th request is refused at once: a
+scraper retries, and a queue would only make each answer late. /healthz and /readyz, which are ready at once, are not counted: a server
+that is busy is not dead. Rejected: uvicorn's limit_concurrency, which counts connections.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from email.utils import formatdate
 
 from starlette.datastructures import MutableHeaders
@@ -24,6 +28,8 @@ REQUESTS_AT_ONCE = 64
 NOTHING_CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
 # Answered whatever is in progress.
 UNCOUNTED = frozenset({"/healthz", "/readyz"})
+# For a slow reader's place. Half of what a scraper waits by default, so that the other half is left for the answer.
+WAIT_SECONDS = 5.0
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -42,6 +48,10 @@ class RequestGate:
         self._peers: Counter[str | None] = Counter()
         self._answered: dict[BoundedConnection, None] = {}
         self.in_progress = 0
+        # Whoever has the turn looks for a place, the others wait in the order of coming.
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._freed = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it with 503."""
@@ -65,7 +75,7 @@ class RequestGate:
             await self._app(scope, receive, send_with_headers)
             return
         peer = peer_of(scope.get("client"))
-        if not self._has_place(peer):
+        if not (self._waiting == 0 and self._has_place(peer)) and not await self._wait_for_place(peer):
             busy = PlainTextResponse(f"busy: {self._limit} requests are being answered\n", 503, {"retry-after": "1"})
             await busy(scope, receive, send_with_headers)
             return
@@ -82,20 +92,48 @@ class RequestGate:
             if not self._peers[peer]:
                 del self._peers[peer]
             self._answered.pop(connection, None)
+            self._freed.set()
 
     def _has_place(self, peer: str | None) -> bool:
         """Whether a request of `peer` may be answered now, if need be in the place of who reads too slowly."""
-        too_many = peer is not None and self._peers[peer] >= max(1, self._limit // 2)
-        if not too_many and self.in_progress < self._limit:
+        if not self._too_many_of(peer) and self.in_progress < self._limit:
             return True
-        rivals = (each for each in self._answered if each.paused_at is not None and (not too_many or each.peer == peer))
-        slowest = min(rivals, key=lambda each: each.paused_at or 0.0, default=None)
-        if slowest is None or not slowest.may_be_cut:
+        slowest = min(self._rivals(peer), key=lambda each: each.may_be_cut_in_seconds, default=None)
+        if slowest is None or slowest.may_be_cut_in_seconds > 0:
             return False
         # Its place is free in the loop's next turns; until then one more is answered than may be.
         del self._answered[slowest]
         slowest.cut("somebody else waits for an answer")
         return True
+
+    async def _wait_for_place(self, peer: str | None) -> bool:
+        """Whether there is a place in time; False at once where nobody's reader waits so long that one is sure to come."""
+        if self._waiting >= self._limit:
+            return False
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_SECONDS), self._turn:
+                while not self._has_place(peer):
+                    seconds = min((each.may_be_cut_in_seconds for each in self._rivals(peer)), default=WAIT_SECONDS)
+                    if seconds >= WAIT_SECONDS:
+                        return False
+                    self._freed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(seconds):
+                            await self._freed.wait()
+                return True
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting -= 1
+
+    def _too_many_of(self, peer: str | None) -> bool:
+        return peer is not None and self._peers[peer] >= max(1, self._limit // 2)
+
+    def _rivals(self, peer: str | None) -> Iterator[BoundedConnection]:
+        """Whose answers wait for their readers, and could make room for `peer`."""
+        own = self._too_many_of(peer)
+        return (each for each in self._answered if each.paused_at is not None and (not own or each.peer == peer))
 
 
 def _two_lengths(scope: Scope) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import math
 import resource
 import socket
 import struct
@@ -158,9 +159,9 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     @property
-    def may_be_cut(self) -> bool:
-        """Whether the answer has waited for its reader so long that a newcomer may have its place."""
-        return self.paused_at is not None and self.loop.time() - self.paused_at >= self._book.limits.paused_seconds
+    def may_be_cut_in_seconds(self) -> float:
+        """When the answer will have waited for its reader so long that a newcomer may have its place: 0 or less is now."""
+        return math.inf if self.paused_at is None else self.paused_at + self._book.limits.paused_seconds - self.loop.time()
 
     def cut(self, why: str) -> None:
         """End an answer that is read too slowly."""

@@ -83,6 +83,17 @@ async def test_readers_that_hold_every_place_keep_no_scraper_from_its_answer(cap
     assert "127.0.0.1 reads its answer too slowly and is cut: somebody else waits for an answer" in caplog.text
 
 
+async def test_a_scraper_waits_for_the_place_of_a_reader_who_has_just_begun_to_be_slow() -> None:
+    # Long enough for both readers to be there before the first one may be cut.
+    async with serving(ClientLimits(paused_seconds=2), 2) as (address, server), asyncio.timeout(BOUND_SECONDS):
+        with contextlib.ExitStack() as closing:
+            for _ in range(2):
+                closing.enter_context(await slow_reader(address))
+            await all_wait(server, 2)
+            answers = await asyncio.gather(*(get(address, "/small") for _ in range(2)))
+            assert [answer.status for answer in answers] == [200, 200]
+
+
 async def test_readers_that_read_fast_enough_keep_their_place_and_health_is_told_beside_them() -> None:
     async with serving(ClientLimits(paused_seconds=3600), 2) as (address, app), asyncio.timeout(BOUND_SECONDS):
         with contextlib.ExitStack() as closing:
