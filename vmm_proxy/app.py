@@ -118,6 +118,7 @@ def build(
         peers=peers,
         identify_unix=rules.unix_role is None,
         tls=tls,
+        on_refused=calls.refused_by_server,
     )
     return Parts(directory, upstreams, looks, watches, judge, audit, server, calls)
 

@@ -14,6 +14,7 @@ from typing import Self
 
 import grpc
 
+from guest_transport.server.grpc_server import CONNECTIONS, NO_REQUEST
 from vmm_proxy.errors import CallError
 
 # A guest on the same host answers in a few milliseconds; the product's own bound is 20 s.
@@ -37,7 +38,7 @@ class CallCounts:
         self.in_flight = 0
         # By method and name of the status.
         self.answered: Counter[tuple[str, str]] = Counter()
-        self.rejected: Counter[str] = Counter(dict.fromkeys(_REASONS.values(), 0))
+        self.rejected: Counter[str] = Counter(dict.fromkeys((*_REASONS.values(), NO_REQUEST, CONNECTIONS), 0))
         # By method: calls per bucket, one more than there are bounds, and the seconds of all together.
         self.buckets: dict[str, list[int]] = {}
         self.seconds: dict[str, float] = {}
@@ -51,6 +52,10 @@ class CallCounts:
         """Count `error` if the proxy itself refused the call with it."""
         if not error.answered and (reason := _REASONS.get(error.code)):
             self.rejected[reason] += 1
+
+    def refused_by_server(self, reason: str) -> None:
+        """A call, or a connection, that the server itself did not take."""
+        self.rejected[reason] += 1
 
     def call(self, method: str) -> CountedCall:
         """Counts the call that is answered inside this context; one that ends without an outcome was cancelled by its caller."""

@@ -32,8 +32,9 @@ Identify = Callable[[socket.socket, object], Peer]
 class RelayedListeners:
     """Any number of listening sockets in front of one private socket, `grpc_target`, that gRPC listens on."""
 
-    def __init__(self, peers: Peers, vsock_cids: Collection[int]) -> None:
+    def __init__(self, peers: Peers, vsock_cids: Collection[int], on_refused: Callable[[], None] = lambda: None) -> None:
         self._peers = peers
+        self._on_refused = on_refused
         self._vsock_cids = vsock_cids
         self._relays: list[Relay] = []
         # By what a peer is called on each of its connections.
@@ -84,6 +85,7 @@ class RelayedListeners:
         """A place among the connections of `peer` while the context lasts; raises RelayRefusedError when it has all it may."""
         who = lasting_name(str(peer))
         if self._held[who] >= CONNECTIONS_OF_ONE:
+            self._on_refused()
             raise RelayRefusedError(f"refused a connection from {who}: it has {CONNECTIONS_OF_ONE} already")
         self._held[who] += 1
         try:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 STOP_GRACE_SECONDS = 3.5
 # After the grace gRPC cancels what is left and closes every connection; it has always taken less, and is not waited for longer.
 _CUT_SECONDS = 0.3
+# What GrpcServer refuses by itself.
+NO_REQUEST, CONNECTIONS = "no_request", "connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class GrpcServer:
     vsock listeners take connections from `vsock_cids` only (default: the host). With `identify_unix`, `peers` knows the uid, gid and pid
     of Unix clients, at the price of a relay between them and gRPC; a server with a vsock listener relays its Unix listeners as well.
     With `tls` every TCP listener speaks TLS; whether TCP may be plain is for the server's settings to decide. `calls_of_one`: calls that
-    one peer may have in progress, for a server that does not know its callers by name.
+    one peer may have in progress, for a server that does not know its callers by name. `on_refused` hears NO_REQUEST for each call that
+    was ended because its request did not come, and CONNECTIONS for each connection that was one too many of its peer.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class GrpcServer:
         vsock_cids: Collection[int] = (VSOCK_CID_HOST,),
         tls: ServerTls | None = None,
         calls_of_one: int | None = None,
+        on_refused: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self.peers = peers if peers is not None else Peers()
         self._services = services
@@ -78,7 +82,7 @@ class GrpcServer:
         counted = [] if calls_of_one is None else [CallsOfOne(self.peers, calls_of_one)]
         self._server = undecodable.careful(
             grpc.aio.server(
-                interceptors=[*counted, RequestDeadline(self.peers), *interceptors],
+                interceptors=[*counted, RequestDeadline(self.peers, on_ended=partial(on_refused, NO_REQUEST)), *interceptors],
                 options=options.server_options(),
                 maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
             )
@@ -89,6 +93,7 @@ class GrpcServer:
         self._vsock_cids = vsock_cids
         self._tls = tls
         self._relayed: RelayedListeners | None = None
+        self._on_connection_refused = partial(on_refused, CONNECTIONS)
         self.stopping = asyncio.Event()
         self.addresses: list[Address] = []
 
@@ -127,7 +132,7 @@ class GrpcServer:
 
     async def _bind_all(self, listen: Sequence[Address]) -> None:
         if self._identify_unix or any(isinstance(address, VsockAddress) for address in listen):
-            self._relayed = RelayedListeners(self.peers, self._vsock_cids)
+            self._relayed = RelayedListeners(self.peers, self._vsock_cids, self._on_connection_refused)
         credentials = await asyncio.to_thread(self._tls.credentials) if self._tls is not None else None
         # First everything that can be found out without gRPC, which cannot let go of a port again before it has served on it.
         ports = [await self._prepare(address, credentials) for address in listen]

@@ -36,8 +36,9 @@ class RequestDeadline(grpc.aio.ServerInterceptor):
     interceptor nothing to end it by.
     """
 
-    def __init__(self, peers: Peers, seconds: float = REQUEST_SECONDS) -> None:
+    def __init__(self, peers: Peers, seconds: float = REQUEST_SECONDS, on_ended: Callable[[], None] = lambda: None) -> None:
         self._peers = peers
+        self._on_ended = on_ended
         self._seconds = seconds
         # Calls without a request and when they began, the oldest first.
         self._waiting: dict[asyncio.Task[Any], float] = {}
@@ -96,6 +97,7 @@ class RequestDeadline(grpc.aio.ServerInterceptor):
             who = lasting_name(str(self._peers.of(context)))
             text = f"no request came within {self._seconds:g} s of the headers"
             log.warning("ended a call of %s: %s", who, text, extra=about(who))
+            self._on_ended()
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
         finally:
             self._waiting.pop(task, None)

@@ -63,6 +63,20 @@ async def test_a_call_whose_body_does_not_come_is_ended(tmp_path: Path, listener
                 ended |= {event.stream_id for event in caller.events if _ends(event)}
 
 
+async def test_a_call_that_is_ended_for_want_of_its_body_is_counted() -> None:
+    refused: list[str] = []
+    server = GrpcServer([door()], on_refused=refused.append)
+    await server.start([TcpAddress("127.0.0.1", 0)])
+    try:
+        async with raw_caller(str(server.addresses[0])) as caller:
+            caller.head("/test.Door/Wait")
+            await caller.flush()
+            await caller.until(_ends)
+        assert refused == ["no_request"]
+    finally:
+        await server.stop(0)
+
+
 @pytest.mark.parametrize("listener", LISTENERS)
 async def test_a_connection_is_told_how_many_calls_it_may_have(tmp_path: Path, listener: str) -> None:
     async with server_process(listener.format(tmp_path)) as server:
@@ -77,7 +91,8 @@ async def test_a_connection_is_told_how_many_calls_it_may_have(tmp_path: Path, l
 
 async def test_connections_beyond_those_of_one_user_are_closed(tmp_path: Path) -> None:
     # Relayed where users are told apart; here by the connection that is refused, and the ones before it that stay.
-    server = GrpcServer([door()], identify_unix=True)
+    refused: list[str] = []
+    server = GrpcServer([door()], identify_unix=True, on_refused=refused.append)
     await server.start([UnixAddress(str(tmp_path / "s"))])
     try:
         async with contextlib.AsyncExitStack() as stack:
@@ -86,6 +101,7 @@ async def test_connections_beyond_those_of_one_user_are_closed(tmp_path: Path) -
                 callers.append(await stack.enter_async_context(raw_caller(f"unix:{tmp_path}/s")))
             assert [caller.closed for caller in callers[:CONNECTIONS_OF_ONE]] == [False] * CONNECTIONS_OF_ONE
             assert [caller.closed for caller in callers[CONNECTIONS_OF_ONE:]] in ([True], [])
+            assert refused == ["connections"]
     finally:
         await server.stop(0)
 
