@@ -9,6 +9,8 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
 
+from tests.http.chromium import Chromium
+
 # Hypothesis fails an example that takes 200 ms, which says nothing of the code where the machine has other work (seen at a load of 9 on
 # two cores: 366 ms, and 0.2 ms when tried again). A test that hangs is ended by pytest-timeout.
 settings.register_profile("untimed", deadline=None)
@@ -57,3 +59,11 @@ def no_blocking_call_on_the_loop() -> Iterator[None]:
         yield
     finally:
         watch.deactivate()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """A browser for those tests that look at a page; they are skipped where it is missing."""
+    started = Chromium(tmp_path_factory.mktemp("chromium"))
+    yield started
+    started.end()

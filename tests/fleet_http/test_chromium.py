@@ -17,10 +17,11 @@ import pytest_asyncio
 from guest_api.guest_api_pb2 import GpuInfoResponse
 from guest_transport.addresses import UnixAddress
 from tests.fleet_http.fleet import ALL_SILENT, Answers, Fleet, running_fleet
-from tests.http.chromium import CHROMIUM, Browser, browser
+from tests.http.chromium import CHROMIUM, Browser, Chromium
 from tests.http.guests import h200s
 from tests.http.test_chromium import LOW_CONTRAST
 from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.pages import live
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="missing: chromium (Debian package chromium)"),
@@ -32,9 +33,15 @@ SCRIPT = "<script>document.title='owned'</script>"
 IMAGE = "<img src=x onerror=\"document.title='owned'\">"
 
 
+@pytest.fixture(autouse=True)
+def looks_follow_each_other_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that a viewer waits for is seen at the next look, which is 5 s later otherwise."""
+    monkeypatch.setattr(live, "LIVE_SECONDS", 0.2)
+
+
 @pytest_asyncio.fixture
-async def chrome(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with browser(tmp_path / "profile") as page:
+async def chrome(chromium: Chromium) -> AsyncIterator[Browser]:
+    async with chromium.page() as page:
         yield page
         assert [complaint for complaint in page.complaints if not of_a_stream_that_ended(complaint)] == []
 

@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,23 +35,26 @@ class Browser:
         self._writer = writer
         self._number = 0
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._session = ""
+        self._session = self._context = ""
         self._loaded = asyncio.Event()
         self.complaints: list[str] = []
         self.requested: list[str] = []
         self._pump = asyncio.get_running_loop().create_task(self._receive())
 
     async def open_page(self) -> Self:
-        target = (await self.call("Target.createTarget", url="about:blank"))["targetId"]
+        self._context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        target = (await self.call("Target.createTarget", url="about:blank", browserContextId=self._context))["targetId"]
         self._session = (await self.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
         return self
 
     async def close(self) -> None:
-        session, self._session = self._session, ""
-        if session:
-            await self.call("Browser.close")
+        self._session = ""
+        if self._context:
+            await self.call("Target.disposeBrowserContext", browserContextId=self._context)
+            # Its answer comes behind all that was said of the page: the next one reads from here.
+            await self.call("Browser.getVersion")
         self._pump.cancel()
         await asyncio.wait({self._pump})
 
@@ -101,7 +105,7 @@ class Browser:
             message = json.loads((await self._reader.readuntil(b"\0"))[:-1])
             if "id" in message:
                 self._waiting.pop(message["id"]).set_result(message)
-            else:
+            elif message.get("sessionId") == self._session:
                 self._note(message["method"], message["params"])
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
@@ -116,37 +120,47 @@ class Browser:
             notes[method]()
 
 
-@asynccontextmanager
-async def browser(profile: Path) -> AsyncGenerator[Browser, None]:
-    """A Chromium with a fresh profile folder; ended, and waited for, at the end."""
-    assert CHROMIUM is not None
-    to_browser, from_us = os.pipe()
-    from_browser, to_us = os.pipe()
-    # Chromium wants descriptors 3 and 4 exactly; the shell puts them there.
-    script = f'exec "$@" 3<&{to_browser} 4>&{to_us}'
-    process = await asyncio.create_subprocess_exec(
-        "bash", "-c", script, "bash", CHROMIUM, *_FLAGS, f"--user-data-dir={profile}",
-        pass_fds=(to_browser, to_us), stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    os.close(to_browser)
-    os.close(to_us)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
-    source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(from_browser, "rb"))
-    sink, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(from_us, "wb"))
-    page = Browser(reader, sink)
-    try:
-        yield await page.open_page()
-    finally:
+class Chromium:
+    """One process of the browser, for all tests of a pytest process: a cold start takes seconds, a page of its own none."""
+
+    def __init__(self, profile: Path) -> None:
+        assert CHROMIUM is not None
+        to_browser, self._from_us = os.pipe()
+        self._from_browser, to_us = os.pipe()
+        # Chromium wants descriptors 3 and 4 exactly; the shell puts them there.
+        script = f'exec "$@" 3<&{to_browser} 4>&{to_us}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", script, "bash", CHROMIUM, *_FLAGS, f"--user-data-dir={profile}"],
+            pass_fds=(to_browser, to_us), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(to_browser)
+        os.close(to_us)
+
+    @asynccontextmanager
+    async def page(self) -> AsyncGenerator[Browser, None]:
+        """A page with cookies and a cache of its own; one at a time."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
+        theirs, ours = os.fdopen(os.dup(self._from_browser), "rb"), os.fdopen(os.dup(self._from_us), "wb")
+        source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), theirs)
+        sink, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, ours)
+        page = Browser(reader, sink)
         try:
-            await page.close()
+            yield await page.open_page()
         finally:
-            sink.close()
-            source.close()
             try:
-                async with asyncio.timeout(10):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+                await page.close()
+            finally:
+                sink.close()
+                source.close()
+
+    def end(self) -> None:
+        """End it, and wait until it is gone."""
+        os.write(self._from_us, b'{"id": 0, "method": "Browser.close"}\0')
+        os.close(self._from_us)
+        os.close(self._from_browser)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

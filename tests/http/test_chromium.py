@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from guest_api.guest_api_pb2 import GpuInfoResponse
-from tests.http.chromium import CHROMIUM, Browser, browser
+from tests.http.chromium import CHROMIUM, Browser, Chromium
 from tests.http.guests import Bus, Engine, Gpus, Guest, Shown, containers, h200s, served
 
 pytestmark = [
@@ -29,8 +29,8 @@ IMAGE = "<img src=x onerror=\"document.title='owned'\">"
 
 
 @pytest_asyncio.fixture
-async def chrome(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with browser(tmp_path / "profile") as page:
+async def chrome(chromium: Chromium) -> AsyncIterator[Browser]:
+    async with chromium.page() as page:
         yield page
         assert page.complaints == []
 
