@@ -14,7 +14,7 @@ from hpack import Decoder
 
 from soak import frames
 from soak.attack import Found, judge
-from soak.attack_rows import CALM, MEBIBYTE, Row, rows
+from soak.attack_rows import ATTACK_MEMORY_BYTES, CALM, MEBIBYTE, Row, rows
 from soak.attackers import ATTACKS, FIELD_BYTES, FIELDS, attack, target_of
 from soak.attacking_guests import GUESTS, METHODS
 
@@ -157,5 +157,10 @@ def test_a_scrape_may_take_as_long_as_its_page_needs() -> None:
 
 
 def test_memory_that_does_not_come_back_is_a_fault() -> None:
-    assert judge([], [], {"proxy": (100, 110)}, times=False) == []
-    assert "at the end" in judge([], [], {"proxy": (100, 111)}, times=False)[0]
+    assert judge([], [], {"proxy": (100, 110)}, times=True) == []
+    assert "at the end" in judge([], [], {"proxy": (100, 111)}, times=True)[0]
+
+
+def test_a_short_run_that_ends_before_memory_is_given_back_may_keep_what_one_attack_may_take() -> None:
+    assert judge([], [], {"proxy": (100, 100 + ATTACK_MEMORY_BYTES)}, times=False) == []
+    assert "at the end" in judge([], [], {"proxy": (100, 101 + ATTACK_MEMORY_BYTES)}, times=False)[0]
