@@ -71,9 +71,10 @@ GRPC_OPTIONS = {
 }
 
 
-def known_keys() -> set[str]:
+@functools.cache
+def known_keys() -> frozenset[str]:
     keys = {key.name.replace("[]", "") for shape in (GuestConfig, ProxyConfig, GuestSettings) for key in keys_of(shape)}
-    return keys | {key.rpartition(".")[0] for key in keys}
+    return frozenset(keys | {key.rpartition(".")[0] for key in keys})
 
 
 def keys_on(page: Path) -> Iterator[str]:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+# A card of the first guest.
+CARD = "GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e208"
 DEMO = [sys.executable, str(Path(__file__).resolve().parents[2] / "demo" / "demo.py")]
 
 
@@ -114,23 +116,22 @@ def test_shutting_a_guest_down_does_not_power_off_the_machine_of_the_demo(folder
     assert "power.allow_shutdown" in done.stderr
 
 
-def test_each_guest_has_a_page_for_a_browser(folder: Path) -> None:
+def test_each_guest_has_a_page_for_a_browser_and_the_proxy_one_with_every_guest_on_it(folder: Path) -> None:
     with _running(folder) as (_, shown):
         pages = re.findall(r"^guest (\S+) .* page (http://127\.0\.0\.1:\d+/)$", shown, re.MULTILINE)
         assert [name for name, _ in pages][:2] == ["vm-h200x8", "vm-none"]
-        with urllib.request.urlopen(pages[0][1], timeout=10) as answer:
-            assert "GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e208" in answer.read().decode()
-
-
-def test_the_proxy_has_a_page_with_every_guest_on_it(folder: Path) -> None:
-    with _running(folder) as (_, shown):
+        assert CARD in _read(pages[0][1])
         [page] = re.findall(r"^proxy .* page (http://127\.0\.0\.1:\d+/)$", shown, re.MULTILINE)
-        with urllib.request.urlopen(page, timeout=10) as answer:
-            text = answer.read().decode()
-        assert "GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e208" in text
+        text = _read(page)
+        assert CARD in text
         assert 'data-guest="vm-none"' in text
-        with urllib.request.urlopen(f"{page}metrics", timeout=10) as answer:
-            assert 'vmm_proxy_guest_up{vm_id="vm-h200x8"} 1' in answer.read().decode()
+        assert 'vmm_proxy_guest_up{vm_id="vm-h200x8"} 1' in _read(f"{page}metrics")
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def test_a_child_that_dies_while_it_runs_ends_the_demo_with_its_name(folder: Path) -> None:
