@@ -150,7 +150,7 @@ def _fleet(clock: Clock, guests: int, failing: int) -> Board:
             _card(index, utilization_gpu=number % 100, memory_used_bytes=2**37, memory_total_bytes=2**40) for index in range(8)
         ]
         for card in cards:
-            card.uuid, card.pci_bus_id = "GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e208", "00000000:1A:00.0"
+            card.uuid, card.pci_bus_id = f"GPU-8e1f0a03-2c47-4d6b-a9f0-53b7c6d1e20{card.index}", f"00000000:1{card.index}:00.0"
         board.tell(_answer(f"vm{number:03}", GpuInfo(gpus=cards, sample_age_ms=1)))
     for number in range(failing):
         board.tell(_failure(f"dead{number:03}"))
