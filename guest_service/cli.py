@@ -1,4 +1,4 @@
-"""The doors of `guest-service`; each imports what it needs when it is opened.
+"""The commands of `guest-service`; each imports what it needs when it runs.
 
 `--help` and `--version` must work in a broken guest, so nothing heavy is imported before a command is chosen; gpu-info is answered before
 this module is even imported. It judges only what the command line says. A refusal is one line on stderr: exit 2 for misuse and

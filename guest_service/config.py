@@ -1,4 +1,4 @@
-"""What `guest-service serve` is told: the keys of its TOML file, each default with its reason, and the flags that win over them.
+"""The configuration of `guest-service serve`: the keys of its TOML file, each default with its reason, and the flags that win over them.
 
 Frozen and checked once, before anything starts: an unknown key, a wrong type, an impossible number or an address that does not parse is
 refused with file, key and what is allowed. Nothing here opens a device, a socket or another file than the configuration. Rejected:
@@ -40,7 +40,7 @@ class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[http]`; what each switch shows, and to whom, stands in docs/security.md."""
+    """`[http]`; docs/security.md says what each switch shows, and to whom."""
 
     # Where the pages and /metrics are served: HOST:PORT, [v6]:PORT, unix:/path, or "off". Loopback, because they tell about the tenant's
     # machine.
@@ -113,7 +113,7 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     # Whether Shutdown is allowed. Unset: yes on Unix sockets and vsock, which only this machine and its host reach; no on TCP.
     allow_shutdown: bool | None = None
-    # What Shutdown runs, behind its answer: program and arguments.
+    # What Shutdown runs after its answer: program and arguments.
     shutdown_command: Annotated[tuple[Annotated[str, msgspec.Meta(min_length=1)], ...], msgspec.Meta(min_length=1)] = (
         "systemctl",
         "poweroff",

@@ -207,7 +207,7 @@ def simulated_inventory(bus_ids: Iterable[str]) -> Inventory:
 
 
 def holds_for_others(driver: str | None) -> bool:
-    """Whether `driver` gives its card to somebody else, such as a VM of this host, so that NVML must leave it alone."""
+    """Whether `driver` keeps its card for another user of it, such as a VM of this host, so that NVML must leave the card alone."""
     return driver is not None and _HOLDS_FOR_OTHERS.search(driver) is not None
 
 

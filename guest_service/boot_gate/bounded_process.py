@@ -20,9 +20,9 @@ from typing import IO
 from guest_service.boot_gate.errors import NotStartedError, UnreadableError
 from guest_transport.process.start_errors import why_not_started
 
-# A killed process is gone within milliseconds, unless it is stuck in the kernel; then nobody can wait for it.
+# A killed process is gone within milliseconds, unless it is stuck in the kernel; then waiting has no end.
 REAP_SECONDS = 5.0
-# The end of what a program complains about is where the reason stands.
+# The reason is at the end of what a program writes.
 STDERR_TAIL_BYTES = 4096
 # Linux gives a pipe 64 KiB; one read empties it.
 _CHUNK_BYTES = 65536
@@ -126,7 +126,7 @@ class _Output:
         return ended
 
     def drain(self) -> None:
-        """Read what is still in the pipes of a child that has ended, waiting for nobody who holds their other end."""
+        """Read what is still in the pipes of a child that has ended, without waiting for a process that has their other end open."""
         for key in list(self._selector.get_map().values()):
             if key.fd != self._pidfd:
                 with contextlib.suppress(BlockingIOError):

@@ -1,7 +1,7 @@
-"""The door `guest-service boot-gate`.
+"""The command `guest-service boot-gate`.
 
 Exit status: 0 the gate is open, 1 refused with the one reason on stderr, 2 misuse (flags, policy, rack). Anything that goes wrong on the
-way, our own faults and a report that cannot be written included, is a refusal: this door fails closed.
+way, our own faults and a report that cannot be written included, is a refusal: the command fails closed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REFUSED, MISUSE = 1, 2
 
 
 class StoppedError(GateStopError):
-    """The run was told to end; the gate stays shut."""
+    """The run was ended by a signal; the gate stays shut."""
 
 
 @click.command("boot-gate", short_help="Judge the GPUs before secrets are released.")
@@ -76,7 +76,7 @@ def boot_gate(
             result = gate.run(set_ready=set_ready)
     except GateStopError as stop:
         _leave(REFUSED, f"boot gate: refused: {stop}")
-    except Exception as error:  # noqa: BLE001 - the top of the door: our own fault must not open it
+    except Exception as error:  # noqa: BLE001 - the top of the command: our own fault must not open the gate
         place = traceback.extract_tb(error.__traceback__)[-1]
         fault = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
         _leave(REFUSED, f"boot gate: refused: fault of the gate itself, please report it: {fault}")

@@ -1,8 +1,8 @@
-"""Keeps the verifier's output, byte for byte, before anybody judges it.
+"""Keeps the verifier's output, byte for byte, before it is judged.
 
-After a run the file is that run's evidence or is not there: what an earlier boot left is removed first, so that nobody takes it for this
-boot's. It is complete or absent (written beside, then renamed) and readable by its owner only, since claims identify the machine. Rejected:
-keeping it only after a pass; a refusal is what somebody will want to look into.
+After a run the file is that run's evidence or is not there: what an earlier boot left is removed first, so that it is not taken for this
+boot's. It is complete or absent (written under another name, then renamed). Only its owner can read it, since claims identify the machine.
+Rejected: keeping it only after a pass; a refusal is what an operator will look into.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class EvidenceFile:
 
 
 def _write(path: Path, data: bytes) -> None:
-    # EXCL and NOFOLLOW: never through a link that somebody laid, never into a file that somebody holds open.
+    # EXCL and NOFOLLOW: never through a link of another user, never into a file that another process has open.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     with os.fdopen(fd, "wb") as file:
         file.write(data)

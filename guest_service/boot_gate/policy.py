@@ -22,7 +22,7 @@ _Word = Annotated[str, msgspec.Meta(min_length=1, max_length=4096, pattern=r"\A[
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One policy. Read by read_policy(); `Policy()` is the strictest."""
 
-    # Whether each card is attested. False: the machine's GPUs are nobody's business; only the inventory and expected_gpus are looked at.
+    # Whether each card is attested. False: only the inventory and expected_gpus are checked.
     attest_gpu: bool = True
     # How many NVIDIA cards must be there. Unset: any number, none included, as long as each card passes.
     expected_gpus: Annotated[int, msgspec.Meta(ge=0, le=EXPECTED_GPUS_LIMIT)] | None = None
@@ -34,7 +34,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_insecure_boot: bool = False
     # Program and leading arguments of NVIDIA's verifier; found on PATH unless it has a slash.
     verifier: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=64)] = ("nvattest",)
-    # Where the verifier's own words are kept, for whoever must judge them again. Unset: nowhere.
+    # Where the verifier's own output is kept, for a later judgement. Unset: nowhere.
     evidence_file: _Word | None = None
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """The result of a boot gate run for a person and for a program.
 
-The JSON carries the evidence of the small witnesses beside their hashes, in the form that the hash is taken of (sorted keys, no spaces), so
+The JSON has the evidence of the small witnesses and its hashes, in the form that the hash is taken of (sorted keys, no spaces), so
 that whoever keeps the report can check it; the verifier's evidence is the evidence file, byte for byte. Foreign text is escaped here.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from guest_service.boot_gate.gate import GateResult
 from guest_transport.process.logs import escape
 
-# One line on a terminal; what is cut off stands in the evidence.
+# One line on a terminal; the evidence has what is cut off.
 LINE_LIMIT = 500
 
 

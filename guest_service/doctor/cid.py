@@ -103,7 +103,7 @@ def try_bind(address: VsockAddress) -> OSError | None:
 
 
 def judge_bind(address: VsockAddress, refusal: OSError | None) -> Finding:
-    """Held is good, since this is asked beside a server that runs."""
+    """A port in use is good: the doctor is run while the server runs."""
     if refusal is None:
         return wrong(f"{address}: nobody listens", f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended")
     match refusal.errno:

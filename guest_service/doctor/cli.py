@@ -1,4 +1,4 @@
-"""The door `guest-service doctor`. Exit status: 0 nothing is wrong, 1 something is, 2 misuse. Help needs nothing of what is looked at."""
+"""The command `guest-service doctor`. Exit status: 0 nothing is wrong, 1 something is wrong, 2 misuse. Its help imports no check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent takes from the guest beside its cards: containers, identity, the off switch, and the boot gate's policy."""
+"""What the agent reads from the guest apart from its cards: containers, identity, the off switch, and the boot gate's policy."""
 
 from __future__ import annotations
 

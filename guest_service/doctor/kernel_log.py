@@ -1,7 +1,7 @@
 """Whether XIDs can be read: the driver's own reports about its cards stand in the kernel log, which not everybody may open.
 
 Three lines of the unit grant it, and the error tells which of them is missing. A container needs the device and the capability. The doctor
-opens the log as its own user: run as root it can see more than a unit that somebody hardened, and says whose eyes it has.
+opens the log as its own user: as root it may see more than a hardened unit does, so it says which user it is.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from guest_transport.doctor.findings import Finding, note, ok, wrong
 
 # Of a card's errors; the sample itself has them all: guest-service gpu-info.
 _ERRORS_SHOWN = 3
-# Starting the process and ending one that hangs (Sampler.close), beside the sample's own bound.
+# Starting the process and ending one that hangs (Sampler.close); the sample's own bound is added to it.
 ROOM_SECONDS = 5.0
 # A sample of one card takes 0.1 s; one that needs this part of its time will miss it on a busy day.
 _SLOW = 0.5

@@ -1,8 +1,8 @@
 """The container list as pages see it: at most 15 s old, and never waited for by a scrape.
 
-A page takes what is on the board; while pages ask, a task behind them writes the board anew, so that a scrape every 30 s finds a list of
-the last 10 s and not one of its last visit. When nobody asks any more the task ends. Rejected: reading at each scrape (a Docker that
-hangs would then hang the page), and refreshing behind a scrape (the next one would find a list as old as the scrape interval).
+A page takes the list that is kept. While pages ask, a background task reads the list again and again, so that a scrape every 30 s finds
+a list of the last 10 s, not one of its last visit. The task ends when no page has asked for a while. Rejected: reading at each scrape
+(a Docker that hangs would then hang the page), and refreshing after a scrape (the next one would find a list as old as the interval).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ContainerBoard:
         self._written = asyncio.Event()
 
     def last(self) -> Listing:
-        """What is on the board now; starts the reads behind it."""
+        """The list that is kept now; starts the background reads."""
         self._asked_at = self._clock()
         if self._follower is None or self._follower.done():
             self._written.clear()

@@ -82,7 +82,7 @@ class MetricsPage:
 
 
 def _groups(request: Request) -> frozenset[str]:
-    """The groups that the query chooses; other parameters are nobody's here, and pass."""
+    """The groups that the query chooses; other parameters have no meaning here and are ignored."""
     try:
         return groups.chosen(request.query_params.getlist(groups.PARAMETER), groups.OF_A_GUEST)
     except ValueError as error:

@@ -80,7 +80,7 @@ class ContainerReader(Protocol):
 
 
 class Switches(Protocol):
-    """What HTTP shows to whoever reaches the port."""
+    """What HTTP shows to everybody who can connect."""
 
     @property
     def public_sysinfo(self) -> bool:

@@ -86,7 +86,7 @@ class Asking:
 
 @dataclass(slots=True)
 class Told:
-    """What the collector told: of each card the values and errors so far, and the call that was not answered, if one was begun."""
+    """What the collector has written: of each card the values and errors so far, and the call that was not answered, if one was begun."""
 
     cards: list[dict[str, Any]] = field(default_factory=list)  # Any: a value of the contract
     errors: list[list[str]] = field(default_factory=list)
@@ -140,7 +140,7 @@ def _unanswered(values: dict[str, Any], group: str) -> list[str]:
 
 
 def read_parts(data: bytes, *, cut_short: bool = False) -> Told:
-    """What `data`, all that came, tells; raises PartsError. With `cut_short` it may end anywhere; else with the end mark alone."""
+    """What `data`, all that came, says; raises PartsError. With `cut_short` it may end anywhere; else with the end mark alone."""
     told = Told()
     *lines, rest = data.split(b"\n")
     mark = b""

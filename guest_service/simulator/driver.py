@@ -1,6 +1,6 @@
 """Answers as NVML would, from a rack: same questions, same failures, and a wait or a hang where the rack says so.
 
-It stands where nvml.Nvml stands, in the collector process, so that a hung simulated card must be killed like a real one. Moving values are
+It takes the place of nvml.Nvml in the collector process, so that a hung simulated card must be killed like a real one. Moving values are
 a function of the clock alone: two processes at the same moment see the same rack.
 """
 
@@ -38,7 +38,7 @@ def _boottime() -> float:
 
 
 class SimulatedDriver:
-    """The driver of one rack; `now` and `sleep` are the clock it lives by, `calls` is told before each question."""
+    """The driver of one rack; `now` and `sleep` are the clock it lives by, `calls` is called before each question."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SimulatedDriver:
         return len(self._cards)
 
     def device(self, index: int) -> int:
-        """The card's place among those that are listed stands for its handle."""
+        """The handle of a card: its place in the list."""
         self._card(index, "device")
         return index
 

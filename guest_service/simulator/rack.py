@@ -125,7 +125,7 @@ def _read(path: Path) -> bytes:
 
 
 def parse_rack(data: bytes, name: str) -> Rack:
-    """The rack in the TOML text `data`; `name` stands for it in messages. Raises RackError."""
+    """The rack in the TOML text `data`; `name` is what messages call it. Raises RackError."""
     try:
         tree = load_toml(data.decode("utf-8"))
     except UnicodeDecodeError as error:

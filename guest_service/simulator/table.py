@@ -18,7 +18,7 @@ class RackError(Exception):
 
 
 class Table:
-    """One table; `where` stands before a key in messages, such as "rack lab.toml: card 2: "."""
+    """One table; `where` comes before a key in messages, such as "rack lab.toml: card 2: "."""
 
     def __init__(self, where: str, values: Mapping[str, object]) -> None:
         self.where = where
@@ -77,7 +77,7 @@ class Table:
         return Table(f"{self.where}{key}.", value)
 
     def only(self, allowed: tuple[str, ...]) -> Mapping[str, object]:
-        """What stands in the table, for others to take; refuses a key that is not allowed."""
+        """The table itself, for others to read; refuses a key that is not allowed."""
         for key in self._values:
             if key not in allowed:
                 raise self.unknown(key, allowed)
@@ -98,7 +98,7 @@ class Table:
             raise self.unknown(key, allowed)
 
     def unknown(self, key: str, allowed: tuple[str, ...]) -> RackError:
-        """The error for a key that is not allowed; a long list of those that are is cut, because nobody reads a screen of names."""
+        """The error for a key that is not allowed; a long list of those that are is cut: a screen full of names helps no reader."""
         listed = ", ".join(allowed)
         if len(listed) > LISTED_LIMIT_CHARACTERS:
             listed = f"{listed[:LISTED_LIMIT_CHARACTERS].rpartition(', ')[0]} and others (docs/simulator.md)"

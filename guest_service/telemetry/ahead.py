@@ -1,4 +1,4 @@
-"""Meets a caller that comes at a steady beat with a sample taken just before it comes.
+"""For a caller that comes at regular intervals: takes a sample just before its next request.
 
 With lazy refreshing such a caller always sees the sample that its previous request began, one beat old (on an H200 in a TDX VM, scraped
 every 20 s, samples were 14.4 s and 20.0 s old). Each request leads to at most one sample, behind its answer or ahead of the next beat,

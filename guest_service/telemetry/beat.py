@@ -1,4 +1,4 @@
-"""Finds out whether a caller comes at a steady beat, from the times of its last three requests.
+"""Finds out whether a caller comes at regular intervals, from the times of its last three requests.
 
 Pure arithmetic on times that are passed in: it knows neither samples nor timers. Rejected: a configured scrape interval (nobody keeps it
 equal to the scraper's) and longer statistics (three requests of a 60 s scrape already take two minutes).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # Two gaps agree when they differ by at most this share of the longer one.
 AGREEMENT = 0.2
 
-# An hourly cron job has a beat worth meeting; somebody who looked twice a day is no beat, and a plan must not outlive all memory of it.
+# An hourly cron job is worth a plan. A person who looks twice a day is not, and a plan must not outlive the memory of its caller.
 LONGEST_BEAT_SECONDS = 2 * 3600.0
 
 # Callers that are remembered, the least recently seen is dropped: a host, a few scrapers and some dashboards, not a crowd.

@@ -40,7 +40,7 @@ def build_telemetry(
 ) -> GpuTelemetry:
     """Telemetry of the cards under `sysfs`, or of a rack; reads files, so it belongs before the serving begins.
 
-    `groups` are asked beside the base values. `collector` is the argument list that takes one sample, collector_command()
+    `groups` are asked in addition to the base values. `collector` is the argument list that takes one sample, collector_command()
     with the library or the rack when it is not given.
     `kernel_log` is where XIDs are read; None: nowhere.
     """
@@ -64,7 +64,7 @@ def build_telemetry(
 
 
 def simulated_facts(rack: Rack) -> CardFacts:
-    """The facts that `rack` tells instead of a /sys tree."""
+    """The inventory of `rack`, in place of that of a /sys tree."""
     return CardFacts(
         inventory=lambda: simulated_inventory(card.pci_bus_id for card in rack.cards),
         driver_loaded=lambda: rack.driver_loaded,

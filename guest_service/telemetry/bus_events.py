@@ -1,10 +1,10 @@
-"""Tells when the PCI bus changes, so that a card that comes or goes is seen, and nobody looks at a bus that stays as it is.
+"""Reports that the PCI bus has changed, so that a card that comes or goes is seen, and a bus without a change is never read again.
 
 The kernel multicasts each change of a device on a netlink socket; any user may listen. While nothing is plugged in or out it costs nothing.
 It refuses what did not come from the kernel, and believes no word of an event but its subsystem: the bus itself is looked at again.
 Rejected: a look every minute (hundreds of system calls on every guest without a card), udev's own group (not every guest runs udev).
 
-Source: netlink(7), NETLINK_KOBJECT_UEVENT; the kernel's lib/kobject_uevent.c. A container in a user namespace of its own is told nothing.
+Source: netlink(7), NETLINK_KOBJECT_UEVENT; the kernel's lib/kobject_uevent.c. A container in its own user namespace gets no event.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BusEvents:
         self._settling: asyncio.TimerHandle | None = None
 
     def start(self) -> bool:
-        """Begin; whether the kernel tells of events here (a sandbox may forbid the socket)."""
+        """Begin; whether the kernel sends events here (a sandbox may forbid the socket)."""
         try:
             listener = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT)
         except OSError as error:

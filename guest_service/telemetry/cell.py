@@ -30,7 +30,7 @@ SHORTEST_WAIT_SECONDS = 0.001
 class Cell:
     """The last outcome. The next sample may start `ttl_seconds` after the end of a sample, `backoff_seconds` after one that failed or hung.
 
-    `take` takes one sample; `on_outcome` is told of each outcome.
+    `take` takes one sample; `on_outcome` is called with each outcome.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Cell:
         self._allowed_at = self._finished_at + self._ttl_seconds
 
     async def close(self) -> None:
-        """Take no more samples; callers that wait are told so, a sample that is being taken is given up."""
+        """Take no more samples; callers that wait get an error, and a sample in progress is given up."""
         self._closed = True
         self._tell()
         if self._refresh is not None:

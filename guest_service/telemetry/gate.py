@@ -27,7 +27,7 @@ NOT_LOOKED_YET = "the PCI bus has not been looked at yet"
 
 # A failed look at the bus is repeated at most this often: it will not heal by the second, and each try reads a few hundred files.
 LOOK_AGAIN_SECONDS = 30.0
-# Where the kernel tells nothing of changes, a good look is repeated this often while somebody asks: a card is not plugged in by the second.
+# Without events from the kernel the bus is read again this often, while there are callers: a card is not plugged in every second.
 LOOK_UNTOLD_SECONDS = 60.0
 
 
@@ -75,7 +75,7 @@ class Gate:
         self._facts = facts
         self._clock = clock
         self._events = BusEvents(self.look_soon)
-        # Whether a bus that changes is told of.
+        # Whether the kernel sends an event when the bus changes.
         self._told = not facts.changes
         self._look_after_seconds: float | None = LOOK_AGAIN_SECONDS
         self._no_card = False
@@ -156,7 +156,7 @@ class Gate:
         self._no_card = not cards and not hidden
         if not self._no_card:
             self.card_seen.set()
-        # An entry that heals is told by nobody.
+        # The kernel sends no event when an entry becomes readable again.
         self._look_after_seconds = LOOK_AGAIN_SECONDS if hidden else None if self._told else LOOK_UNTOLD_SECONDS
         # One card that was not given away is enough: NVML skips the others by itself.
         given_away = all(card.held_for_others for card in cards)

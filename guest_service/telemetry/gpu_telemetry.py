@@ -99,7 +99,7 @@ class GpuTelemetry:
 
     @property
     def inventory(self) -> Inventory | None:
-        """The last good look at the bus; None while there is none, or it hides what may be a card: then nobody knows how many there are."""
+        """The last inventory of the bus; None when there is none, or when it hides a possible card, so that their number is unknown."""
         inventory = self._gate.inventory
         return None if inventory is None or inventory.hidden else inventory
 
@@ -112,7 +112,7 @@ class GpuTelemetry:
         """Look at the bus and begin the first sample; does not wait for it."""
         await self._gate.start()
         if self._kernel_log is not None:
-            # Behind the start: a file that cannot be opened must hold nobody up.
+            # After the start: a file that cannot be opened must not delay it.
             self._log_start = asyncio.create_task(self._read_log_of_a_card(self._kernel_log), name="kernel log")
         if self.answer_without_sample() is None:
             self._cell.refresh()
@@ -162,7 +162,7 @@ class GpuTelemetry:
 
         The wait ends with the sampler's timeout, and before `timeout_seconds` (what is left of the caller's deadline) is over. A caller
         cannot make samples come closer than the TTL, or a driver that failed be tried before its back-off is over: it waits for
-        that moment, and when that lies behind its bound it is told so at once (after a failure: by that failure, with its age).
+        that moment, and when that is later than its bound it gets an error at once (after a failure: that failure, with its age).
         """
         reply = self.answer_without_sample()
         if reply is not None:
@@ -193,7 +193,7 @@ class GpuTelemetry:
         return self._with_xids(guest_api_pb2.GpuInfoResponse(error=reason))
 
     def _note(self, caller: str) -> None:
-        """Let a request lead to its one sample: ahead of the caller's next beat, or now if one is due."""
+        """Let a request lead to one sample at most: shortly before the caller's next request, or now if one is due."""
         if self._ahead is None or not self._ahead.note(caller, may_plan=self._cell.outcome is not None):
             self._cell.refresh()
 
