@@ -15,7 +15,7 @@ from guest_contract import card_fields, words
 from guest_contract.card_fields import FIELDS, Field
 from guest_contract.card_values import COLUMN_OF, judged_columns, once
 
-# The rows that are summed; a whole is said with its part.
+# The rows that are summed; a whole is shown with its part.
 SUMMED = tuple(row for row in card_fields.ROWS if row.sums and row.shown != card_fields.WITHIN)
 _COLUMNS = tuple([COLUMN_OF[name] for name in (row.name, row.of) if name] for row in SUMMED)
 

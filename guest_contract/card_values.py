@@ -63,13 +63,13 @@ def read(card: GpuDevice) -> CardValues:
 
 
 def missing(reply: GpuInfoResponse, given: int | None = None) -> str:
-    """What to say where the driver shows fewer cards than the guest's bus has, or than the `given` ones; empty otherwise, and where nothing
-    is known of the cards. `given`: how many the host gave to the guest, where somebody knows."""
+    """The remark for a driver that shows fewer cards than the guest's bus has, or than `given`; empty without a difference, or when
+    nothing is known of the cards. `given` is how many the host gave to the guest, if that is known."""
     return "" if reply.error else words.cards_missing(count(reply.gpus), pci_devices(reply), given)
 
 
 def repeated(cards: Sequence[GpuDevice]) -> frozenset[int]:
-    """The places of the cards that have an earlier one's UUID or PCI address: one card that is told twice, or a lie."""
+    """The places of the cards that have an earlier one's UUID or PCI address: one card that was sent twice, or a lie."""
     found: set[int] = set()
     for names in ([card.uuid for card in cards], [card.pci_bus_id for card in cards]):
         if len(set(names)) < len(names):
@@ -104,7 +104,7 @@ def in_words(card: CardValues, fields: Iterable[Field]) -> list[str]:
     found = []
     for field in fields:
         if field.shown == card_fields.WITHIN:
-            continue  # said by its part
+            continue  # shown with its part
         said = card.say(field)
         if said != words.UNKNOWN:
             name = FIELDS[field.of].said if field.of else field.said
@@ -113,20 +113,20 @@ def in_words(card: CardValues, fields: Iterable[Field]) -> list[str]:
 
 
 # --- Many cards at once: a fleet has 8000 of them, and nearly all are as they should be ---------------------------------------------------
-# A part's most needs no look of its own: together with the others it is at most its whole.
+# The limit of a part needs no check: all parts together are at most their whole.
 _CHECKS = tuple(check for check in CHECKS if check.whole in FIELDS)
 _BOUNDED = {part for check in _CHECKS if check.times == 1 for part in check.parts}
 _MOST = tuple((at, row.most) for at, row in enumerate(ROWS) if row.unit != TEXT_VALUE and row.name not in _BOUNDED)
 # Rows whose range says more than "from 0, or unset, to most".
 _UNUSUAL = tuple((at, row.least) for at, row in enumerate(ROWS) if row.unit != TEXT_VALUE and row.least not in (0, 1))
 COLUMN_OF = {name: at for at, name in enumerate(_NAMES)}
-# What is read of each card beside its values, in the columns after theirs.
+# What is read of each card apart from its values, in the columns after theirs.
 BESIDE = (*IDENTITY, "errors")
 _COLUMNS = operator.attrgetter(*_NAMES, *BESIDE)
 
 
 def judged_columns(devices: Sequence[GpuDevice]) -> Columns:
-    """What stands of the devices' values: None for what is unset or impossible; after the rows' columns those of BESIDE."""
+    """The devices' values: None for what is unset or impossible. The columns of BESIDE come after those of the rows."""
     columns = _possible_columns(devices)
     return _one_by_one(devices) if columns is None else columns
 

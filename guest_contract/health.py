@@ -1,11 +1,11 @@
 """A card's verdict from its values: ok, unknown, degraded or failed, with the reasons and what to do about each.
 
-Agent, proxy and client call the same functions on the same message, so that an old agent is judged by a new proxy and nobody has to
-agree on a verdict that travels. The rules are the rows of health_rules.RULES. Equal facts are judged once, so that a
+Agent, proxy and client call the same functions on the same message, so that a new proxy judges an old agent by
+the new rules, and no verdict is part of the protocol. The rules are the rows of health_rules.RULES. Equal facts are judged once, so that a
 fleet of 8000 cards costs what reading them costs (figures: judge_cards).
 
-It refuses to guess: a value that is unset speaks neither for nor against a card, and a card of whose health nothing was asked or read is
-unknown, never ok. `errors` are counted here and not parsed. Rejected: a verdict in the message (a guest would choose its own).
+It refuses to guess: a value that is unset counts neither for nor against a card. A card is unknown, never ok, if none of its health
+values was asked or read. `errors` are counted here and not parsed. Rejected: a verdict in the message (a guest would choose its own).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Response = guest_api_pb2.GpuInfoResponse
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of a card or a guest: the worst level of its reasons, worst first."""
+    """The verdict on a card or a guest: the worst level of its reasons, and the reasons, worst first."""
 
     level: Level
     reasons: tuple[Reason, ...] = ()
@@ -74,12 +74,12 @@ def judge_guest(response: Response, cards_given: int | None = None) -> Verdict:
 
 
 def in_words(verdict: Verdict) -> tuple[str, ...]:
-    """For each reason why, and what to do, in a sentence each; of a card they hold no text of its guest."""
+    """For each reason why, and what to do, in a sentence each. Sentences about a card contain no text of its guest."""
     return tuple(f"{reason.words}. {reason.action}" for reason in verdict.reasons)
 
 
 def beside_cards(response: Response, cards_given: int | None = None) -> Iterator[Reason]:
-    """What speaks against a guest and is true of no card that it shows."""
+    """The reasons against a guest that are about none of the cards that it shows."""
     for numbers, words, action in ((REBOOT_XIDS, "needs a new start", RESTART), (RESET_XIDS, "needs a reset of a card", RESET)):
         if found := xids_in_words(recent(response.unplaced_xids, numbers), words):
             yield Reason("xid_unplaced", Level.FAILED, found, action)
@@ -95,7 +95,7 @@ def beside_cards(response: Response, cards_given: int | None = None) -> Iterator
             yield Reason(code, Level.FAILED, f"{shown} cards are seen, {whence.format(there)}", RESTART)
 
 
-# Equal facts are equal verdicts. More different ones than this are a hostile guest's.
+# Equal facts give equal verdicts. Only a hostile guest has more different ones than this.
 @functools.lru_cache(maxsize=4096)
 def _judge(facts: Facts) -> Verdict:
     reasons = [Reason(rule.code, rule.level, words, rule.action) for rule in RULES if (words := rule.find(facts)) is not None]
@@ -109,7 +109,7 @@ def _judge(facts: Facts) -> Verdict:
 
 _PLAIN_NAMES = Facts._fields[:8]
 _PLAIN = operator.attrgetter(*_PLAIN_NAMES)
-# What is over its range is unknown, as on every surface, and speaks against nobody.
+# A value over its range is unknown, as on every surface, and counts against no card.
 _MOST = tuple(FIELDS[name].most for name in _PLAIN_NAMES)
 _WIDTH_MOST, _LINKS_MOST = FIELDS["pcie_width"].most, FIELDS["nvlinks_active"].most
 

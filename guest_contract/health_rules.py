@@ -1,4 +1,4 @@
-"""What speaks for trouble with a card: one row for each rule, with how bad it is, what to do, and who says so.
+"""The signs of trouble with a card: one row for each rule, with how bad it is, what to do, and who says so.
 
 A rule reads Facts, the few plain values that it depends on, and nothing else: what needs memory, such as the XIDs from before a reset,
 is left out of the message by the agent. docs/cards.md shows these rows. Rejected: a score (nobody can act on 73), and thresholds in
@@ -16,7 +16,7 @@ from guest_api import guest_api_pb2
 
 XidCount = guest_api_pb2.XidCount
 
-# An XID speaks against a card until the card was reset, or for a day: what it broke was met by then, and the count stays as history.
+# An XID counts against a card until the card was reset, or for a day: by then its damage has shown, and the count stays as history.
 XID_COUNTS_MS = 24 * 60 * 60 * 1000
 
 # NVML's bits of clocks_event_reasons (nvml.h, nvmlClocksEventReasons).
@@ -58,7 +58,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that speaks against a card: a code for scripts and metrics, words for people, and what to do."""
+    """One reason against a card: a code for scripts and metrics, words for people, and what to do."""
 
     code: str
     level: Level
@@ -67,7 +67,7 @@ class Reason:
 
 
 class Facts(NamedTuple):
-    """What the rules read of a card; None for what is unset and would speak against a card as 0."""
+    """What the rules read of a card; None for a value that is unset and would count against a card as 0."""
 
     row_remap_pending: bool
     row_remap_failed: bool
@@ -77,9 +77,9 @@ class Facts(NamedTuple):
     fabric_state: int
     fabric_status: int
     recovery_action: int
-    # A card of which no value is known, and why not is said.
+    # No value of the card is known, and its errors say why.
     silent: bool
-    # Values beside the base ones that could not be read.
+    # Values other than the base ones that could not be read.
     unread: bool
     asked: bool
     # Of ALL_XIDS, those that still count, in order.
@@ -121,7 +121,7 @@ def _xids(chosen: frozenset[int], words: str) -> Finding:
 
 
 def recent(xids: Iterable[XidCount], chosen: frozenset[int]) -> list[int]:
-    """Those of `chosen` that still speak against a card, in order; one whose age is not known does."""
+    """Those of `chosen` that still count against a card, in order; one of unknown age does."""
     numbers = {
         entry.xid
         for entry in xids

@@ -19,7 +19,7 @@ GUEST_SERVICE = guest_api_pb2.DESCRIPTOR.services_by_name["GuestApi"]
 PROXIED_SERVICE = guest_api_pb2.DESCRIPTOR.services_by_name["ProxiedGuestApi"]
 
 # The product's own bound of a call whose caller set none (contract, "Metadata and status"). GpuInfo is shorter than a usual 15
-# s scrape beat may wait, but longer than the 10 s that a guest gives its collector.
+# s scrape interval may wait, but longer than the 10 s that a guest gives its collector.
 BOUND_SECONDS = 20.0
 GPU_INFO_BOUND_SECONDS = 15.0
 

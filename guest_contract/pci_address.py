@@ -1,4 +1,4 @@
-"""Where a function sits on the PCI bus, comparable whatever way it was written.
+"""The PCI address of a function, equal for all ways to write it.
 
 sysfs, NVML, libvirt, the kernel log and people each write it their own way; a card that is compared as text is two cards. Rejected: text
 made to one form, which sorts domains of more than 16 bits wrongly.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# The domain has four digits or more: VMD and some hypervisors count past 16 bits. NVML writes eight, people often none.
+# The domain has four digits or more: VMD and some hypervisors count past 16 bits. NVML writes eight digits, people often leave it out.
 _WRITTEN = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 # PCI Local Bus Specification: five bits of device number.
 _DEVICES = 32

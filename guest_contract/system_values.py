@@ -20,7 +20,7 @@ def swap(info: SystemInfo) -> Sizes:
 
 
 def _judged(total: int, *parts: int) -> Sizes:
-    """A part is at most the total; of a total that no machine has nothing stands."""
+    """A part is at most the total; of an impossible total nothing is kept."""
     if total > MEMORY_LIMIT_BYTES:
         return (None,) * (len(parts) + 1)
     if max(parts) <= total:

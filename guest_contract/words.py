@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from guest_contract import card_fields
 from guest_contract.card_fields import Field, Value
 
-# What stands where a value is unknown: absent is not zero.
+# In place of an unknown value: absent is not zero.
 UNKNOWN = "\N{EN DASH}"
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
@@ -61,7 +61,7 @@ def yes_no(value: bool | None) -> str:
 
 
 def moment(unix_seconds: int) -> str:
-    """`2026-11-30 12:00:00Z`; empty for 0, which nobody means."""
+    """`2026-11-30 12:00:00Z`; empty for 0, which means unknown."""
     try:
         return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if unix_seconds else ""
     except (ValueError, OverflowError, OSError):
@@ -69,7 +69,7 @@ def moment(unix_seconds: int) -> str:
 
 
 def cards_missing(seen: int, on_bus: int | None, given: int | None = None) -> str:
-    """What is said where the driver shows fewer cards than the bus has, or than the host gave to the guest; empty where it does not.
+    """The remark for a driver that shows fewer cards than the bus has, or than the host gave to the guest; empty without a difference.
 
     None: not known. `4 given by the host, 3 on the PCI bus, 3 seen by the driver`.
     """
@@ -111,7 +111,7 @@ def say(field: Field, value: Value) -> str:
 
 
 def part_of(part: str, whole: str) -> str:
-    """Two said values as one: `1.00 GB / 140.40 GB`, with a dash for the one that is unknown, and one dash when both are."""
+    """Two values in words as one: `1.00 GB / 140.40 GB`, with a dash for the one that is unknown, and one dash when both are."""
     return UNKNOWN if part == whole == UNKNOWN else f"{part} / {whole}"
 
 

@@ -36,7 +36,7 @@ class Format(enum.Enum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-# What stands after the last family.
+# What comes after the last family.
 ENDS = {Format.TEXT: b"", Format.OPENMETRICS: b"# EOF\n"}
 
 
@@ -58,7 +58,7 @@ class Lines:
 
     def __init__(self, own: Mapping[str, str] | None = None) -> None:
         self._own = ",".join(f'{name}="{label_value(value)}"' for name, value in (own or {}).items())
-        # What stands on the lines of a family without labels: most lines of a guest's system.
+        # The labels of a family without labels of its own: most lines of a guest's system.
         self._bare = LabelText(f"{{{self._own}}}" if self._own else "")
         self._lines: dict[str, list[str]] = {}
 

@@ -1,8 +1,8 @@
 """Lines of many sources whose numbers change and whose names seldom do, formatted family by family.
 
-A fleet's page of 92,000 lines costs half as much so as with lines that are made one by one. A form is learned from lines that were made
-the ordinary way, and used only if the numbers that it would be filled with are the very ones that stood on them: where they are not (a
-guest that shows one card twice), lines are made the ordinary way each time. Rejected: forms written by hand beside the ordinary way (two
+A fleet's page of 92,000 lines costs half as much in this way as with lines that are made one by one. A form is made from lines that were
+written one by one. It is used only if filling it with their numbers gives these very lines; otherwise (a guest that shows one card twice)
+lines are written one by one each time. Rejected: forms written by hand (two
 texts that must stay the same), and finished lines kept for each source (half of the time then goes into moving them).
 """
 
@@ -19,7 +19,7 @@ from guest_metrics import table
 from guest_metrics.exposition import Fragment, Lines, Number, number_text
 
 M = TypeVar("M", bound=Message)
-# What stands on lines beside numbers, and the numbers in the lines' order; None for a line that is not there.
+# What lines have apart from numbers, and the numbers in the lines' order; None for a line that is not there.
 Told: TypeAlias = tuple[Hashable, Sequence[Number | None]]
 
 

@@ -1,7 +1,7 @@
 """GpuInfoResponse as sample lines, for a guest's own page and, with the proxy's labels in front, for the fleet's.
 
 The lines come in the groups of card_fields, so that a page holds those that its reader chose; BASE has what is true of the guest too.
-A value that is unset or impossible has no sample: absent is not zero. An entry is a hostile guest's to choose, so a device that has the
+A value that is unset or impossible has no sample: absent is not zero. A hostile guest chooses the entries, so a device that has the
 UUID or the PCI address of an earlier one, or all its labels, has no lines and is counted: a page stays valid, and sums over its series stay
 true, whatever a guest answers.
 """
@@ -102,8 +102,8 @@ def _add_health(lines: Lines, reply: GpuInfoResponse, cards: Mapping[LabelText, 
 
 
 def read_gpus(reply: GpuInfoResponse, groups: Collection[str] = ALL_GROUPS) -> Told:
-    """What stands on the lines of add_gpus(without age): names, and the numbers in the lines' order."""
-    # Each look at a repeated field makes its entries' objects anew.
+    """What add_gpus(without age) writes: names, and the numbers in the lines' order."""
+    # Each access to a repeated field makes new objects of its entries.
     columns = judged_columns(once(list(reply.gpus)))
     *identity, errors = columns[-len(BESIDE) :]
     if reply.first_sample_pending:

@@ -47,7 +47,7 @@ def _plain(info: SystemInfo) -> list[Number | None]:
 
 
 def read_system(info: SystemInfo) -> Told:
-    """What stands on the lines of add_system(): names, and the numbers in the lines' order."""
+    """What add_system() writes: names, and the numbers in the lines' order."""
     numbers: list[Number | None] = [1, *_plain(info)]
     disks = list(map(_DISK, info.disks))
     sizes = [(total, free) for _, _, total, free in disks]
