@@ -79,10 +79,11 @@ class GrpcServer:
         self.peers = peers if peers is not None else Peers()
         self._services = services
         self._socket_mode = socket_mode
-        counted = [] if calls_of_one is None else [CallsOfOne(self.peers, calls_of_one)]
+        counted = None if calls_of_one is None else CallsOfOne(self.peers, calls_of_one)
+        deadline = RequestDeadline(self.peers, on_ended=partial(on_refused, NO_REQUEST), calls=counted)
         self._server = undecodable.careful(
             grpc.aio.server(
-                interceptors=[*counted, RequestDeadline(self.peers, on_ended=partial(on_refused, NO_REQUEST)), *interceptors],
+                interceptors=[deadline, *interceptors],
                 options=options.server_options(),
                 maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
             )

@@ -18,6 +18,7 @@ import grpc
 
 from guest_transport.peers import Peers, lasting_name
 from guest_transport.process.repeated_lines import about
+from guest_transport.server.calls_of_one import CallsOfOne
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +31,23 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class RequestDeadline(grpc.aio.ServerInterceptor):
-    """Stands in front of all other interceptors of a server, whose peers are `peers`.
+    """Stands in front of all other interceptors of a server, whose peers are `peers`; bounds the `calls` of each, where given.
 
     To gRPC every method takes a stream, from which the one request is read here: of a call whose request is missing, gRPC gives an
     interceptor nothing to end it by.
     """
 
-    def __init__(self, peers: Peers, seconds: float = REQUEST_SECONDS, on_ended: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        seconds: float = REQUEST_SECONDS,
+        on_ended: Callable[[], None] = lambda: None,
+        calls: CallsOfOne | None = None,
+    ) -> None:
         self._peers = peers
         self._on_ended = on_ended
         self._seconds = seconds
+        self._calls = calls
         # Calls without a request and when they began, the oldest first.
         self._waiting: dict[asyncio.Task[Any], float] = {}
         self._late: set[asyncio.Task[Any]] = set()
@@ -52,33 +60,40 @@ class RequestDeadline(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler | None:
-        """The handler that gRPC calls, which reads the request."""
+        """The handler that gRPC calls, which takes a place and reads the request."""
         plain = await continuation(handler_call_details)
-        if plain is None or plain.request_streaming:
+        calls = self._calls if self._calls and self._calls.counts(handler_call_details.method) else None
+        if plain is None or (plain.request_streaming and not calls):
             return plain
         made = self._made.get(plain)
         if made is None:
-            made = self._made[plain] = self._reading(plain)
+            made = self._made[plain] = self._reading(plain, calls)
         return made
 
-    def _reading(self, plain: _Handler) -> _Handler:
+    def _reading(self, plain: _Handler, calls: CallsOfOne | None) -> _Handler:
         ways = (plain.request_deserializer, plain.response_serializer)
         # Any: the stubs know blocking handlers only.
-        one: Any = plain.unary_stream if plain.response_streaming else plain.unary_unary
+        behind: Any = plain.stream_stream or plain.stream_unary or plain.unary_stream or plain.unary_unary
 
-        async def answer(_requests: object, context: _Context) -> Any:
-            return await one(await self._request(context), context)
+        def place(context: _Context) -> contextlib.AbstractAsyncContextManager[None]:
+            return calls.place(context) if calls else contextlib.nullcontext()
 
-        async def answers(_requests: object, context: _Context) -> AsyncIterator[Any]:
-            request = await self._request(context)
-            async with contextlib.aclosing(one(request, context)) as messages:
+        async def asked(requests: object, context: _Context) -> Any:
+            return requests if plain.request_streaming else await self._request(context)
+
+        async def answer(requests: object, context: _Context) -> Any:
+            async with place(context):
+                return await behind(await asked(requests, context), context)
+
+        async def answers(requests: object, context: _Context) -> AsyncIterator[Any]:
+            async with place(context), contextlib.aclosing(behind(await asked(requests, context), context)) as messages:
                 async for message in messages:
                     yield message
 
         if not plain.response_streaming:
             return grpc.stream_unary_rpc_method_handler(answer, *ways)
         # One that is no generator writes its answers through the context.
-        stream: Any = answers if inspect.isasyncgenfunction(one) else answer
+        stream: Any = answers if inspect.isasyncgenfunction(behind) else answer
         return grpc.stream_stream_rpc_method_handler(stream, *ways)
 
     async def _request(self, context: _Context) -> Any:
