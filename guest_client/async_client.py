@@ -32,6 +32,7 @@ from guest_client.prepared_call import (
     waited_too_long,
 )
 from guest_transport.addresses import Address
+from guest_transport.answer import answer_of
 from guest_transport.options import CLIENT_CALLS, CLIENT_REPLY_LIMIT_BYTES, channel_options
 from guest_transport.relay.dial import DialTarget
 from guest_transport.tls import ClientTls
@@ -100,7 +101,7 @@ class AsyncChannelCaller(AsyncCaller):
                 response_deserializer=ask.reply.FromString,
             )
             try:
-                reply = await method(ask.request, timeout=seconds, metadata=self._metadata + ask.metadata)
+                reply = await answer_of(method(ask.request, timeout=seconds, metadata=self._metadata + ask.metadata))
             except grpc.RpcError as error:
                 raise self._call_error(error, ask) from error
         return checked(ask, reply, self.address)

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from guest_contract.methods import Method
+from guest_transport.answer import answer_of, cancel, message_of
 from guest_transport.options import CONNECT_SECONDS
 from vmm_proxy.errors import CallError, Trailers
 from vmm_proxy.upstream import passed_metadata, reply_limits
@@ -26,6 +27,8 @@ from vmm_proxy.upstream.single_flight import Answer
 SWALLOWED_SECONDS = 0.5
 # How long the redial of a swallowed connection is waited for: one whole attempt, then the guest counts as unreachable.
 REDIAL_PATIENCE_SECONDS = CONNECT_SECONDS + 0.2
+# A caller who leaves sooner says nothing of the guest: a healthy one may need as long on a busy host.
+DOUBT_SECONDS = 0.1
 
 
 class NotSentError(CallError):
@@ -58,7 +61,8 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
         # The line was replaced, and is closed by now, while this call waited for its turn on it.
         raise _not_sent(guest_id) from error
     except asyncio.CancelledError as error:
-        line.doubt(path)
+        if loop.time() - started >= DOUBT_SECONDS:
+            line.doubt(path)
         if _caller_cancelled():
             raise
         # The channel was closed under the call, which gRPC tells in the same way.
@@ -79,17 +83,17 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
 async def _only_message(call: UnaryCall | ReadToEndCall, guest_id: str) -> bytes | None:
     """The reply of `call`, or None where it ended well without one; raises AioRpcError, CallError INTERNAL for a second message."""
     if isinstance(call, grpc.aio.UnaryUnaryCall):
-        return await call
+        return await answer_of(call)
     try:
-        wire = await call.read()
+        wire = await message_of(call)
         if not isinstance(wire, bytes):
             return None
-        second = await call.read()
+        second = await message_of(call)
         if not isinstance(second, bytes):
             return wire
     finally:
         # Nothing for one that has ended. One whose reader was cancelled before its request was sent would go on.
-        call.cancel()
+        cancel(call)
     text = f"guest {guest_id}: it sent a second message where the method has one"
     raise CallError(grpc.StatusCode.INTERNAL, text, answered=True, wire_bytes=len(wire) + len(second))
 
@@ -117,7 +121,7 @@ async def _once_connected(call: UnaryCall | ReadToEndCall, line: Line, guest_id:
         nonlocal gave_up
         if not line.connected:
             gave_up = True
-            call.cancel()
+            cancel(call)
 
     clock = asyncio.get_running_loop().call_later(REDIAL_PATIENCE_SECONDS, give_up)
     try:
