@@ -108,7 +108,8 @@ class Forwarder:
         rpc: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(PROXIED if self.reads_id else DIRECT)
         request = guest_api_pb2.Id(id=guest_id).SerializeToString() if self.reads_id else b""
         metadata = self.metadata if self.reads_id else ((GUEST_HEADER, guest_id),)
-        return lambda: rpc(request, timeout=10, metadata=metadata)
+        # One user has 64 connections at most, and the last channel may not be gone yet.
+        return lambda: rpc(request, timeout=10, metadata=metadata, wait_for_ready=True)
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.process.pid)
