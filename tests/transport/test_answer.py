@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from guest_transport.answer import CANCEL_IN_CORE, RESPONSE_TASK, answer_of, message_of
+from tests.eventually import eventually
 from tests.proxy.conftest import sockets
 
 __all__ = ["sockets"]
@@ -107,9 +108,7 @@ async def test_calls_that_are_given_up_leave_nothing_in_grpcs_core(silent: tuple
 async def test_who_was_called_hears_that_the_caller_left(silent: tuple[Silent, grpc.aio.Channel], way: Way) -> None:
     method, channel = silent
     await _given_up(method, channel, way)
-    async with asyncio.timeout(10):
-        while not method.left:
-            await asyncio.sleep(0)
+    await eventually(lambda: method.left > 0)
 
 
 @WAYS
