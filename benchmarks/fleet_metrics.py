@@ -122,8 +122,8 @@ def pages_of(proxy: Parts, *, with_containers: bool) -> PageParts:
 
 def change(parts: PageParts, turn: int) -> None:
     """Give every guest a new answer, as a look at it would."""
-    now = parts.board.clock()
-    for number, guest in enumerate(parts.board.guests()):
+    now = parts.guest_answers.clock()
+    for number, guest in enumerate(parts.guest_answers.guests()):
         guest.gpus.answer, guest.gpus.received_at = gpus(number, turn), now
         guest.system.answer, guest.system.received_at = system(number, turn), now
         guest.look_seconds, guest.asked_at = 0.003, now + 3600
@@ -158,7 +158,7 @@ class FromMessages(Collector):
     """The same samples from the same answers, as prometheus_client's documentation says to write a custom collector."""
 
     def __init__(self, parts: PageParts, groups: frozenset[str]) -> None:
-        self._board = parts.board
+        self._board = parts.guest_answers
         self._groups = groups
         self._rows = [row for row in ROWS if row.group in groups and row.metric]
 
@@ -424,7 +424,7 @@ async def scraped_for_real(guests: int, rounds: int, folder: str) -> bool:
     parts = pages_of(proxy, with_containers=True)
 
     def due(_turn: int) -> None:
-        for guest in parts.board.guests():
+        for guest in parts.guest_answers.guests():
             guest.asked_at = float("-inf")
 
     try:

@@ -16,11 +16,11 @@ def main() -> int:
 
         os._exit(gpu_info.main(sys.argv[2:]))
     from guest_transport.process.early_signals import end_on_signals  # noqa: PLC0415 (gpu-info must not pay for it)
-    from guest_transport.process.standard_streams import run_door  # noqa: PLC0415 (as above)
+    from guest_transport.process.standard_streams import run_command  # noqa: PLC0415 (as above)
 
     if sys.argv[1:2] == ["serve"]:
         end_on_signals()
-    return run_door("guest-service", _run)
+    return run_command("guest-service", _run)
 
 
 def _run() -> int:

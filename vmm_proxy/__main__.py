@@ -6,14 +6,14 @@ import sys
 
 from guest_transport.process.early_signals import end_on_signals
 from guest_transport.process.grpc_environment import prepare_grpc
-from guest_transport.process.standard_streams import run_door
+from guest_transport.process.standard_streams import run_command
 
 
 def main() -> int:
     """Run the command; returns its exit status."""
     if sys.argv[1:2] == ["serve"]:
         end_on_signals()
-    return run_door("vmm-proxy", _run)
+    return run_command("vmm-proxy", _run)
 
 
 def _run() -> int:

@@ -31,22 +31,22 @@ from vmm_proxy.directory.libvirt.settings import require_module
 from vmm_proxy.directory.registered import RegisteredGuests
 from vmm_proxy.directory.sources import SourceState, SourceStates
 from vmm_proxy.fleet.guest_list import GuestList
-from vmm_proxy.fleet.info_refresh import Looks
+from vmm_proxy.fleet.info_refresh import InfoRefresh
 from vmm_proxy.fleet.watch import Sleep, Watches
 from vmm_proxy.pages.app import create_http_app
 from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.parts import PageParts
 from vmm_proxy.pages.settings import PageSetup
-from vmm_proxy.pages.token_auth import TokenDoor
+from vmm_proxy.pages.token_auth import TokenAuth
 from vmm_proxy.policy.access import Access, AccessRules
 from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.audit_trail import AuditTrail
-from vmm_proxy.policy.interceptor import Gate
+from vmm_proxy.policy.interceptor import PolicyInterceptor
 from vmm_proxy.policy.method_roles import method_roles
 from vmm_proxy.services.directory_service import DirectoryService
 from vmm_proxy.services.fleet_service import FleetService
 from vmm_proxy.services.proxied_guest_api import proxied_api
-from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.pool import Pool
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class Parts:
     """A proxy, joined and not yet listening."""
 
     directory: Directory
-    upstreams: Upstreams
-    looks: Looks
+    pool: Pool
+    info_refresh: InfoRefresh
     watches: Watches
     access: Access
     audit: Audit
@@ -67,19 +67,19 @@ class Parts:
     calls: CallCounts
 
     async def stop(self) -> None:
-        """End the streams, finish the calls in flight, then let go of the guests."""
+        """End the streams, finish the calls in progress, then let go of the guests."""
         await self.stop_serving()
         await self.close()
 
     async def stop_serving(self) -> None:
-        """End the streams and finish the calls in flight."""
+        """End the streams and finish the calls in progress."""
         self.watches.end()
         await self.server.stop()
 
     async def close(self) -> None:
         """Let go of the guests, and write the audit log to its end."""
-        await self.looks.close()
-        await self.upstreams.close()
+        await self.info_refresh.close()
+        await self.pool.close()
         await self.audit.close()
 
 
@@ -99,28 +99,28 @@ def build(
     rules = access or AccessRules(own_uid=os.geteuid(), own_gid=os.getegid())
     judge, audit = Access(rules), audit or Audit(None, wall_clock)
     trail = AuditTrail(audit, time.monotonic)
-    upstreams = Upstreams(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=trail.wrong_guest)
-    looks = Looks(upstreams, wall_clock)
-    watches = Watches(upstreams, wall_clock, sleep)
+    pool = Pool(directory, wall_clock, usual_tls=guest_tls, on_wrong_guest=trail.wrong_guest)
+    info_refresh = InfoRefresh(pool, wall_clock)
+    watches = Watches(pool, wall_clock, sleep)
     peers = Peers()
     fleet = FleetService(
         directory=directory,
-        upstreams=upstreams,
-        guest_list=GuestList(upstreams, looks),
+        pool=pool,
+        guest_list=GuestList(pool, info_refresh),
         watches=watches,
         wall_clock=wall_clock,
     )
     writer = DirectoryService(registered, allow_plaintext=allow_plaintext)
     calls = CallCounts()
     server = GrpcServer(
-        [proxied_api(upstreams, calls), fleet.service(), writer.service()],
-        interceptors=[Gate(judge, peers, trail, method_roles(), counts=calls)],
+        [proxied_api(pool, calls), fleet.service(), writer.service()],
+        interceptors=[PolicyInterceptor(judge, peers, trail, method_roles(), counts=calls)],
         peers=peers,
         identify_unix=rules.unix_role is None,
         tls=tls,
         on_refused=calls.refused_by_server,
     )
-    return Parts(directory, upstreams, looks, watches, judge, audit, server, calls)
+    return Parts(directory, pool, info_refresh, watches, judge, audit, server, calls)
 
 
 def join_pages(
@@ -135,7 +135,7 @@ def join_pages(
     return PageParts.join(
         setup,
         directory=parts.directory,
-        upstreams=parts.upstreams,
+        pool=parts.pool,
         calls=parts.calls,
         dashboard=dashboard,
         sources=sources,
@@ -147,7 +147,7 @@ def join_pages(
 def page_app(pages: PageParts, access: Access) -> ASGIApp:
     """The app over `pages`, behind tokens where the setup says so."""
     app = create_http_app(pages)
-    return TokenDoor(app, access) if pages.setup.need_token else app
+    return TokenAuth(app, access) if pages.setup.need_token else app
 
 
 def check_sources(setup: Setup) -> tuple[int, list[str]]:
@@ -174,7 +174,7 @@ def run(setup: Setup, read_again: Callable[[], Setup]) -> int:
 
 
 async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setup], notifier: Notifier) -> None:
-    """Serve until `stop` is set; calls in flight are finished first. Raises StartError for what the operator must change."""
+    """Serve until `stop` is set; calls in progress are finished first. Raises StartError for what the operator must change."""
     plain = setup.allow_plaintext
     directory = Directory(setup.guests)
     registered = None
@@ -240,7 +240,7 @@ async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -
     fresh = await asyncio.to_thread(read_again)
     await asyncio.to_thread(parts.audit.open)
     parts.access.replace(fresh.access.on_the_same_listeners(setup.access))
-    parts.upstreams.renew_certificates()
+    parts.pool.renew_certificates()
     if needs_restart(setup, fresh):
         log.warning("what else was changed in the configuration needs a restart")
 

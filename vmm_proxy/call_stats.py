@@ -44,7 +44,7 @@ class CallCounts:
         self.seconds: dict[str, float] = {}
 
     def refused(self, path: str, error: CallError) -> None:
-        """A call of any service that was refused at the gate: `path` is its method's."""
+        """A call of any service that was refused by the interceptor: `path` is its method's."""
         self.answered[path.rpartition("/")[2], error.code.name] += 1
         self.note_refusal(error)
 

@@ -1,4 +1,4 @@
-"""The doors of the command `vmm-proxy`: flags in, exit status out.
+"""The entry points of the command `vmm-proxy`: flags in, exit status out.
 
 Nothing is decided here that a file could decide; results go to stdout, everything else to stderr. gRPC is imported by `serve`
 only, so that help and `check-config` are quick.
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 def serve(
     config: Path | None, grpc_flags: tuple[str, ...], http_flag: str | None, guest_flags: tuple[str, ...], log_format: str
 ) -> None:
-    """Serve until SIGTERM or SIGINT; calls in flight are finished first.
+    """Serve until SIGTERM or SIGINT; calls in progress are finished first.
 
     SIGHUP reads access rules and certificates again, and opens the audit log anew. Lines about what happens go to stderr, nothing to
     stdout.

@@ -50,8 +50,8 @@ class CallError(Exception):
     def as_value(self) -> Self:
         """This failure, to be kept: without its traceback, its cause and what it was raised in.
 
-        Their frames hold the call, the line to the guest with its connection, and mostly this failure itself: a cycle, which is only found
-        by a full collection of garbage, and those are rare here (vmm_proxy.garbage).
+        Their frames hold the call, the channel to the guest with its connection, and mostly this failure itself: a cycle, which only a full
+        collection of garbage finds, and those are rare here (vmm_proxy.garbage).
         """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self

@@ -3,7 +3,7 @@
 Python starts a full collection whenever a quarter more objects stayed than there were. With a thousand guests that is in the middle of a
 page: 100,000 objects, 20 to 60 ms in which nobody is answered. Never is no answer either: libraries leave cycles (connections that closed,
 streams that were cancelled), and the proxy grew by 20 MiB an hour under a disturbed fleet (docs/decisions/memory.md). So a full collection
-runs on a beat, and at no other time. Rejected: gc.freeze() after each one, which keeps for ever what became garbage later.
+runs at a fixed interval, and at no other time. Rejected: gc.freeze() after each one, which keeps for ever what became garbage later.
 """
 
 from __future__ import annotations

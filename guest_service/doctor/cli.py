@@ -24,6 +24,6 @@ def doctor(config: Path | None, output: str) -> int:
     """
     from guest_service.doctor.checks import CHECKS  # noqa: PLC0415 -- --help must not pay for gRPC
     from guest_service.doctor.machine import find_guest  # noqa: PLC0415 -- the same
-    from guest_transport.doctor.door import examine  # noqa: PLC0415 -- the same
+    from guest_transport.doctor.command import examine  # noqa: PLC0415 -- the same
 
     return examine(CHECKS, find_guest(config), output=output, refused=lambda guest: bool(guest.refused))

@@ -1,6 +1,6 @@
 """The findings as text for people, one line each, and as one JSON object for scripts.
 
-Parts of them were chosen by a guest, a driver or another program: each text is escaped and bounded here, at the one door. Nothing is shown
+Parts of them were chosen by a guest, a driver or another program: each text is escaped and bounded in this one place. Nothing is shown
 of what a file of secrets holds; the checks never put it in.
 """
 

@@ -1,7 +1,7 @@
 """The frame of both servers' HTTP sides: how pages are listened for, bounded, compressed and put into words.
 
     server               PageServer: listens, limits, stops
-    connections, gate    one client's bounds; everybody's together
+    connections, concurrency  one client's bounds; everybody's together
     answers              whole bodies, compressed when asked for
     bounded_stream       answers that go on, until their time is over
     shared_look          one read in progress, however many requests wait for it

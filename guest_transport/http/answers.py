@@ -100,5 +100,5 @@ def error_answers(whose: str) -> dict[type[Exception], Callable[[Request, Except
 
 
 def caller(request: Request, page: str) -> str:
-    """Who asks, without the port that changes with each connection: telemetry follows the beat of each caller."""
+    """Who asks, without the port that changes with each connection: telemetry follows the interval of each caller."""
     return f"http {page} {request.client.host if request.client else 'local'}"

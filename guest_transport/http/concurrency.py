@@ -39,7 +39,7 @@ _HEADERS = {
 }
 
 
-class RequestGate:
+class RequestLimit:
     """ASGI middleware around the whole app."""
 
     def __init__(self, app: ASGIApp, limit: int = REQUESTS_AT_ONCE) -> None:
@@ -48,7 +48,7 @@ class RequestGate:
         self._peers: Counter[str | None] = Counter()
         self._answered: dict[BoundedConnection, None] = {}
         self.in_progress = 0
-        # Whoever has the turn looks for a place, the others wait in the order of coming.
+        # The holder of the lock looks for a place; the others wait in order.
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._freed = asyncio.Event()

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from guest_transport.accept_queue import ACCEPTS_PER_ROUND, lengthen_queues
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import ListenError
-from guest_transport.http.concurrency import REQUESTS_AT_ONCE, RequestGate
+from guest_transport.http.concurrency import REQUESTS_AT_ONCE, RequestLimit
 from guest_transport.http.connections import BoundedConnection, ClientBook, ClientLimits
 from guest_transport.http.host_names import HostNames
 from guest_transport.sockets import unix
@@ -58,7 +58,7 @@ class PageServer:
 
     async def start(self, app: ASGIApp, listen: Address | socket.socket) -> None:
         """Serve `app`; raises ListenError with one line that names the address and why not."""
-        config = _protocol_config(RequestGate(self._checked(app, listen), self._requests_at_once), self._book.limits)
+        config = _protocol_config(RequestLimit(self._checked(app, listen), self._requests_at_once), self._book.limits)
         loop = asyncio.get_running_loop()
 
         def connection() -> BoundedConnection:
@@ -126,7 +126,7 @@ async def _listen_tcp(address: TcpAddress, connection: Callable[[], BoundedConne
         ) from error
 
 
-def _protocol_config(app: RequestGate, limits: ClientLimits) -> uvicorn.Config:
+def _protocol_config(app: RequestLimit, limits: ClientLimits) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=BoundedConnection,

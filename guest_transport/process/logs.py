@@ -1,7 +1,7 @@
 """Logging of both servers: one line per event on stderr, as text or as JSON, never on stdout.
 
 stdout belongs to results (a table, a sample), so that a pipe never carries a log line. Control characters are escaped here, at the last
-door, because guests and drivers choose parts of what is logged. A fault that stays is a line a minute (steady_faults.py). Rejected:
+door, because guests and drivers choose parts of what is logged. A repeated line is written once a minute (repeated_lines.py). Rejected:
 structlog (one more dependency for two formats).
 """
 
@@ -14,7 +14,7 @@ import threading
 import time
 
 from guest_transport.process.grpc_environment import prepare_grpc
-from guest_transport.process.repeated_lines import SteadyHandler, message_of
+from guest_transport.process.repeated_lines import RepeatedLinesHandler, message_of
 
 # Longest line written: an exception of a library may quote a whole message.
 LINE_LIMIT = 8192
@@ -108,7 +108,7 @@ def log_to_stderr(log_format: str = "text", level: int = logging.INFO) -> None:
     off a TLS handshake makes one); GRPC_VERBOSITY of the environment still wins.
     """
     prepare_grpc()
-    handler = SteadyHandler(sys.stderr)
+    handler = RepeatedLinesHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     _log_what_python_prints()
     logging.getLogger("grpc._cython.cygrpc").addFilter(_OfPeers())

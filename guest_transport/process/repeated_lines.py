@@ -1,4 +1,4 @@
-"""Says a fault that stays once, and from then on at most once a minute how often it came: a log of a bad night must still be readable.
+"""Writes a repeated log line once, and from then on at most once a minute with its count: a log of a bad night must still be readable.
 
 The first line of a fault is written at once. Equal ones are counted, and a minute after the line before them the last of them is written
 with their count; so a fault that has ended still tells its whole count, at the latest a minute later or when the process ends. Equal are
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
-# What was promised to operators: no steady fault more than once a minute.
+# What was promised to operators: no repeated fault more than once a minute.
 WINDOW_SECONDS = 60.0
 # Two faults for each of a thousand guests. Beyond it, faults of one logger and level are counted together until some have ended: whoever
 # invents new ones gets no more lines than this a minute, and holds no more memory than so many lines.
@@ -79,7 +79,7 @@ class _Fault:
     last: logging.LogRecord | None = None
 
 
-class SteadyFaults:
+class RepeatedLines:
     """Decides about each line; `clock` is monotonic, in seconds. A line that stands for others has `held` and `held_seconds`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -161,8 +161,8 @@ def _later(seconds: float, act: Callable[[], None]) -> None:
     timer.start()
 
 
-class SteadyHandler(logging.StreamHandler[TextIO]):
-    """Writes to `stream` what SteadyFaults lets through, and what it counted when its time has come.
+class RepeatedLinesHandler(logging.StreamHandler[TextIO]):
+    """Writes to `stream` what RepeatedLines lets through, and what it counted when its time has come.
 
     One thread waits while something is counted, and none otherwise. Where none can be had, the counts come with the next line.
     """
@@ -175,7 +175,7 @@ class SteadyHandler(logging.StreamHandler[TextIO]):
         later: Callable[[float, Callable[[], None]], None] = _later,
     ) -> None:
         super().__init__(stream if stream is not None else sys.stderr)
-        self._faults = SteadyFaults(clock)
+        self._faults = RepeatedLines(clock)
         self._later = later
         self._waiting = False
 

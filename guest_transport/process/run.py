@@ -24,7 +24,7 @@ from guest_transport.process.start_errors import limit_reached
 
 log = logging.getLogger(__name__)
 
-# The door's promise is 5 s from the signal to the end of the process. Whatever still runs then (a thread in a C library that nobody can
+# The command promises 5 s from the signal to the end of the process. Whatever still runs then (a thread in a C library that nobody can
 # cancel) is left behind.
 STOP_LIMIT_SECONDS = 4.5
 # A bug, or a stop that did not end by itself.

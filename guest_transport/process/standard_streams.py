@@ -67,7 +67,7 @@ class _Complaints(io.FileIO):
         return len(data) if written is None else written
 
 
-def run_door(name: str, door: Callable[[], int]) -> int:
+def run_command(name: str, command: Callable[[], int]) -> int:
     """Run the command `name`; returns its exit status. Belongs into `__main__`: it replaces sys.stdout and sys.stderr for good."""
     try:
         was_closed = _fill_closed()
@@ -90,7 +90,7 @@ def run_door(name: str, door: Callable[[], int]) -> int:
         write_through=True,
     )
     try:
-        status = door()
+        status = command()
         sys.stdout.flush()
     except OutputError as error:
         sys.stderr.write(f"{name}: stdout cannot be written: {error.strerror}\n")

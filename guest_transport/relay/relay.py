@@ -28,7 +28,7 @@ CHUNK_BYTES = 64 * 1024
 LINGER_SECONDS = 5.0
 # Out of descriptors or memory: accepting again at once would only spin.
 _EXHAUSTED_PAUSE_SECONDS = 0.1
-# Connections accepted in one round of the loop, so that a crowd at the door does not stall what is connected.
+# Connections accepted in one round of the loop, so that many new connections do not stall the existing ones.
 _ACCEPTS_AT_ONCE = 16
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 

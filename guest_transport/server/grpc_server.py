@@ -34,7 +34,7 @@ __all__ = ["STOP_GRACE_SECONDS", "GrpcServer", "Service", "run"]
 
 log = logging.getLogger(__name__)
 
-# Calls in flight get this long to finish after SIGTERM; with the farewell of health it stays under the 5 s of the door's promise.
+# Calls in flight get this long to finish after SIGTERM; with the farewell of health it stays under the 5 s that the command promises.
 STOP_GRACE_SECONDS = 3.5
 # After the grace gRPC cancels what is left and closes every connection; it has always taken less, and is not waited for longer.
 _CUT_SECONDS = 0.3

@@ -1,6 +1,6 @@
 """A Unix socket's path, held by one server at a time and never open wider than its mode.
 
-gRPC removes whatever socket lies at a path before it binds, and with it a live server's door. So a path is claimed first, through a lock
+gRPC removes whatever socket lies at a path before it binds, and with it a live server's socket. So a path is claimed first, through a lock
 on a file beside it: the kernel drops the lock when its holder dies, however it dies, and a stale socket needs no clean-up by hand. A socket
 of somebody who knows nothing of the lock is tried with connect(2); one that answers is left alone, and so is anything that is no socket.
 

@@ -25,9 +25,9 @@ from tests.policy import certificates
 from vmm_proxy.config import ProxyConfig
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.doctor import access, directory, reach, writing
-from vmm_proxy.doctor.doors import PROXY
 from vmm_proxy.doctor.guests import ask_guest, judge_guest
 from vmm_proxy.doctor.known_guests import LibvirtReading
+from vmm_proxy.doctor.listeners import PROXY
 
 # Each test starts several processes, and a machine with other work may be slow.
 pytestmark = pytest.mark.timeout(300)

@@ -110,7 +110,7 @@ def test_two_domains_may_swap_their_cids(directory: Directory, guests: LibvirtGu
 def test_a_changed_label_or_card_replaces_the_entry_in_place(directory: Directory, guests: LibvirtGuests) -> None:
     guests.apply([Domain(ONE, "one", 42)])
     changes: list[tuple[GuestEntry | None, GuestEntry | None]] = []
-    directory.listen(lambda before, after: changes.append((before, after)))
+    directory.subscribe(lambda before, after: changes.append((before, after)))
     guests.apply([Domain(ONE, "one", 42)])
     assert changes == [], "the same list changes nothing"
     guests.apply([Domain(ONE, "one", 42, ("0000:3b:00.0",))])

@@ -100,7 +100,7 @@ async def test_a_viewer_who_does_not_read_keeps_no_memory_and_nobody_waiting() -
         slow.write(request("/events"))
         async with watching(fleet) as events:
             await events.until("rows", "vm-a")
-            known = fleet.pages.board.get("vm-a")
+            known = fleet.pages.guest_answers.get("vm-a")
             assert known is not None
             # Enough changes to fill every buffer on the way to the slow one; to the other one they come as before.
             for turn in range(600):

@@ -42,9 +42,9 @@ async def page(fleet: Fleet, path: str = "/metrics", *, timeout: float = 3) -> S
 
 
 def later(fleet: Fleet, seconds: float) -> None:
-    """Let the board's clock go on."""
-    clock = fleet.pages.board.clock
-    fleet.pages.board.clock = lambda: clock() + seconds
+    """Let the clock of GuestAnswers go on."""
+    clock = fleet.pages.guest_answers.clock
+    fleet.pages.guest_answers.clock = lambda: clock() + seconds
 
 
 async def next_page(fleet: Fleet) -> Samples:
@@ -141,8 +141,8 @@ async def test_the_last_answer_outlives_its_guest_for_a_while_with_its_age() -> 
 
 async def settled(fleet: Fleet) -> None:
     """Return once no guest is being looked at."""
-    board = fleet.pages.board
-    await eventually(lambda: not board._looking)
+    guest_answers = fleet.pages.guest_answers
+    await eventually(lambda: not guest_answers._looking)
 
 
 async def test_a_guest_behind_a_reused_address_inherits_nothing() -> None:
@@ -203,7 +203,7 @@ async def test_a_guest_sets_none_of_the_proxys_labels() -> None:
 
 
 async def containers_known(fleet: Fleet) -> None:
-    await eventually(lambda: all(guest.containers.tried for guest in fleet.pages.board.guests()))
+    await eventually(lambda: all(guest.containers.tried for guest in fleet.pages.guest_answers.guests()))
 
 
 async def test_containers_can_be_left_out_and_are_then_not_asked_for() -> None:
@@ -368,8 +368,8 @@ async def test_a_page_of_many_guests_is_whole_and_the_loop_goes_on_meanwhile() -
         # Seven answer; the others' answers are put in, so that the page is a big one.
         for number in range(300):
             fleet.directory.add(GuestEntry(f"vm-{number:03d}", UnixAddress(f"/nowhere/{number}")))
-        now = fleet.pages.board.clock()
-        for known in fleet.pages.board.guests():
+        now = fleet.pages.guest_answers.clock()
+        for known in fleet.pages.guest_answers.guests():
             known.gpus.answer, known.gpus.received_at, known.asked_at, known.look_seconds = h200s(8), now, now + 3600, 0.0
         taken = 0
 
@@ -433,7 +433,7 @@ async def test_pages_of_several_choices_share_their_lines_and_a_choice_of_long_a
     async with running_fleet() as fleet:
         await fleet.add("vm-a", Answers(gpus=sick()))
         await page(fleet, "/metrics?group=base")
-        [known] = fleet.pages.board.guests()
+        [known] = fleet.pages.guest_answers.guests()
         first = known.lines
         assert isinstance(first, KeptLines)
         assert first.groups == {"base"}

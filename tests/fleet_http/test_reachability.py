@@ -44,7 +44,7 @@ async def said(fleet: Fleet, guest_id: str, timeout: float = 3) -> tuple[int, fl
         listed = await fleet_pb2_grpc.FleetServiceStub(channel).ListGuests(
             fleet_pb2.ListGuestsRequest(selector=fleet_pb2.GuestSelector(ids=[guest_id])), timeout=10
         )
-    known = fleet.pages.board.get(guest_id)
+    known = fleet.pages.guest_answers.get(guest_id)
     assert known is not None
     rows = fleet.pages.view.rows(guest_id) or ""
     [shown] = [word for word in ("up", "down", "waiting") if f'class="badge {word}"' in rows]
@@ -72,9 +72,9 @@ async def test_a_call_that_fails_between_two_looks_makes_a_guest_unreachable_eve
         assert await said(fleet, "vm-a") == (SERVING, 1, "up")
         await fleet.stop("vm-a")
         # The page's clock stands still: its next look is not due yet, and its own last answers were good.
-        now = fleet.pages.board.clock()
-        fleet.pages.board.clock = lambda: now
-        upstream = fleet.parts.upstreams.reach("vm-a")
+        now = fleet.pages.guest_answers.clock()
+        fleet.pages.guest_answers.clock = lambda: now
+        upstream = fleet.parts.pool.upstream("vm-a")
         with pytest.raises(CallError):
             await upstream.call(INFO, (), asyncio.get_running_loop().time() + 10)
         assert await said(fleet, "vm-a") == (UNREACHABLE, 0, "down")

@@ -22,7 +22,7 @@ from vmm_proxy.pages.dashboard.history import CARDS_LIMIT, SLOT_SECONDS, SLOTS, 
 from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.dashboard.summary import summary
 from vmm_proxy.pages.dashboard.view import GuestRows, graph_line, guest_rows
-from vmm_proxy.upstream.reachability import Contact, Reach
+from vmm_proxy.upstream.reachability import Reachability, ReachabilityState
 
 ENTRY = GuestEntry("vm-a", UnixAddress("/nowhere"), labels={"rack": "r7"})
 NOW = 10_000.0
@@ -45,7 +45,7 @@ def card(utilization: int | None = None, **fields: object) -> GpuDevice:
 
 
 def answered(reply: GpuInfoResponse, seconds_ago: float = 0.0) -> LastKnown:
-    known = LastKnown(ENTRY, Contact(Reach.SERVING), look_seconds=0.01)
+    known = LastKnown(ENTRY, Reachability(ReachabilityState.SERVING), look_seconds=0.01)
     known.gpus.answer, known.gpus.received_at = reply, NOW - seconds_ago
     return known
 
@@ -53,7 +53,7 @@ def answered(reply: GpuInfoResponse, seconds_ago: float = 0.0) -> LastKnown:
 def failed(known: LastKnown, text: str = "guest vm-a: unreachable: connection refused") -> LastKnown:
     for part in (known.gpus, known.system):
         part.failure = CallError(grpc.StatusCode.UNAVAILABLE, text)
-    known.contact.reach = Reach.UNREACHABLE
+    known.reachability.state = ReachabilityState.UNREACHABLE
     return known
 
 
@@ -121,9 +121,13 @@ def test_a_graph_stays_inside_its_box_and_breaks_at_every_gap(past: list[int | N
     ("known", "state", "note"),
     [
         (None, "stopped", "Stopped"),
-        (LastKnown(ENTRY, Contact()), "waiting", "No answer yet"),
-        (LastKnown(ENTRY, Contact(Reach.UNREACHABLE, "guest vm-a: no answer within 1.00 s")), "down", "no answer within 1.00 s"),
-        (failed(LastKnown(ENTRY, Contact())), "down", "unreachable: connection refused"),
+        (LastKnown(ENTRY, Reachability()), "waiting", "No answer yet"),
+        (
+            LastKnown(ENTRY, Reachability(ReachabilityState.UNREACHABLE, "guest vm-a: no answer within 1.00 s")),
+            "down",
+            "no answer within 1.00 s",
+        ),
+        (failed(LastKnown(ENTRY, Reachability())), "down", "unreachable: connection refused"),
         (answered(GpuInfoResponse()), "up", "No NVIDIA GPUs"),
         (answered(GpuInfoResponse(error="NVIDIA driver is not loaded")), "up", "NVIDIA driver is not loaded"),
         (answered(h200s(1)), "up", ""),
@@ -244,7 +248,7 @@ def test_any_text_of_a_guest_is_escaped_in_its_rows(uuid: str, error: str) -> No
 def test_the_summary_counts_states_and_says_of_how_many_cards_a_sum_is() -> None:
     reply = h200s(3)
     reply.gpus[2].ClearField("utilization_gpu")
-    guests = [answered(reply), failed(LastKnown(ENTRY, Contact())), LastKnown(ENTRY, Contact())]
+    guests = [answered(reply), failed(LastKnown(ENTRY, Reachability())), LastKnown(ENTRY, Reachability())]
     chips = {name: words for name, words, _ in summary(guests, 5, NOW).chips}
     assert chips == {
         "Guests": "5", "up": "1", "down": "1", "waiting": "1", "stopped": "2", "GPUs": "3", "Utilization": "7 % (2 of 3)",

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from guest_transport.addresses import TcpAddress
 from guest_transport.http.bounded_stream import StreamPlaces
-from guest_transport.http.concurrency import RequestGate
+from guest_transport.http.concurrency import RequestLimit
 from guest_transport.http.connections import CONNECTION, BoundedConnection, ClientBook, ClientLimits, peer_of
 from guest_transport.http.server import PageServer
 from tests.eventually import eventually, turns
@@ -137,7 +137,7 @@ class Hanging:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def ask(gate: RequestGate, client: tuple[str, int] | None, statuses: list[int]) -> None:
+async def ask(limit: RequestLimit, client: tuple[str, int] | None, statuses: list[int]) -> None:
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
@@ -145,25 +145,25 @@ async def ask(gate: RequestGate, client: tuple[str, int] | None, statuses: list[
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
-    await gate({"type": "http", "method": "GET", "path": "/", "headers": [], "client": client}, receive, send)
+    await limit({"type": "http", "method": "GET", "path": "/", "headers": [], "client": client}, receive, send)
 
 
 async def test_a_peer_beyond_this_machine_has_half_of_the_places() -> None:
     app = Hanging()
-    gate, statuses = RequestGate(app, 4), list[int]()
+    limit, statuses = RequestLimit(app, 4), list[int]()
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
         for port in (1, 2):
-            group.create_task(ask(gate, ("192.0.2.1", port), statuses))
+            group.create_task(ask(limit, ("192.0.2.1", port), statuses))
         await turns()
-        await ask(gate, ("192.0.2.1", 3), statuses)
+        await ask(limit, ("192.0.2.1", 3), statuses)
         assert statuses == [503]
-        group.create_task(ask(gate, ("192.0.2.2", 1), statuses))
-        group.create_task(ask(gate, None, statuses))
+        group.create_task(ask(limit, ("192.0.2.2", 1), statuses))
+        group.create_task(ask(limit, None, statuses))
         await turns()
-        assert gate.in_progress == 4
+        assert limit.in_progress == 4
         app.let.set()
     assert statuses == [503, 200, 200, 200, 200]
-    assert gate.in_progress == 0
+    assert limit.in_progress == 0
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ async def test_calls_that_come_while_the_files_are_read_are_made_over_one_connec
 ) -> None:
     async with tls_guest(authorities, "127.0.0.1") as (guest, address):
         proxy.add("vm1", address, tls=authorities.proxy())
-        upstream, deadline = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().time() + 10
+        upstream, deadline = proxy.pool.upstream("vm1"), asyncio.get_running_loop().time() + 10
         # They differ, so that none of them shares another's.
         metadata = [(("cache-control", f"max-age={number}"),) for number in range(GUEST_CALLS)]
         await asyncio.gather(*(upstream.call(GPU_INFO, each, deadline) for each in metadata))
@@ -147,7 +147,7 @@ async def test_a_renewed_certificate_is_shown_after_a_reload_without_dropping_a_
         write(authorities.folder, "proxy", authorities.of_proxies, "renewed.example")
         await proxy.gpu_info("vm1")
         calls = [asyncio.ensure_future(proxy.gpu_info("vm1")) for _ in range(8)]
-        proxy.upstreams.renew_certificates()
+        proxy.pool.renew_certificates()
         await asyncio.gather(*calls)
         await proxy.gpu_info("vm1")
         assert guest.callers[0] == "dns:proxy.example"

@@ -18,7 +18,7 @@ from vmm_proxy.config import read_setup
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.errors import CallError
 from vmm_proxy.policy.access import Access
-from vmm_proxy.policy.credentials import Shown
+from vmm_proxy.policy.credentials import Credentials
 from vmm_proxy.policy.roles import Caller, Grant, Role
 from vmm_proxy.policy.tokens import token_sha256
 
@@ -28,7 +28,7 @@ LOCAL = TcpPeer("127.0.0.1", 5)
 VIEW, OPERATE, ADMIN = (Grant(role) for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN))
 
 
-def unauthenticated(access: Access, shown: Shown) -> str:
+def unauthenticated(access: Access, shown: Credentials) -> str:
     with pytest.raises(CallError) as refused:
         access.judge(shown)
     assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
@@ -38,64 +38,64 @@ def unauthenticated(access: Access, shown: Shown) -> str:
 def test_by_default_root_and_the_proxys_user_are_admins_its_group_looks_and_other_users_may_nothing() -> None:
     access = Access(rules(own_uid=990, own_gid=991))
     for uid in (0, 990):
-        assert access.judge(Shown(UnixPeer(1, uid, 65533))).role is Role.ADMIN
-    assert access.judge(Shown(UnixPeer(1, 1000, 991))).grants == (VIEW,)
-    assert access.judge(Shown(UnixPeer(1, 1000, 1000, (5, 991)))).grants == (VIEW,)
-    assert access.judge(Shown(STRANGER)) == Caller("unix uid 65534 gid 65533 pid 1", ())
-    assert access.judge(Shown(LOCAL)).grants == (VIEW,)
-    assert access.judge(Shown(VsockPeer(3, 9))).grants == ()
-    unauthenticated(access, Shown(REMOTE))
-    unauthenticated(access, Shown(UnixPeer()))
+        assert access.judge(Credentials(UnixPeer(1, uid, 65533))).role is Role.ADMIN
+    assert access.judge(Credentials(UnixPeer(1, 1000, 991))).grants == (VIEW,)
+    assert access.judge(Credentials(UnixPeer(1, 1000, 1000, (5, 991)))).grants == (VIEW,)
+    assert access.judge(Credentials(STRANGER)) == Caller("unix uid 65534 gid 65533 pid 1", ())
+    assert access.judge(Credentials(LOCAL)).grants == (VIEW,)
+    assert access.judge(Credentials(VsockPeer(3, 9))).grants == ()
+    unauthenticated(access, Credentials(REMOTE))
+    unauthenticated(access, Credentials(UnixPeer()))
 
 
 def test_grants_of_user_and_groups_add_up_and_replace_what_the_sockets_group_would_get() -> None:
     blue = Grant(Role.OPERATOR, {"tenant": "blue"})
     access = Access(rules(own_uid=990, own_gid=65532, users={65534: (blue,)}, groups={65533: (VIEW,), 7: (ADMIN,)}))
-    assert access.judge(Shown(STRANGER)).grants == (blue, VIEW)
-    assert access.judge(Shown(UnixPeer(1, 1000, 65532))).grants == (VIEW,)
+    assert access.judge(Credentials(STRANGER)).grants == (blue, VIEW)
+    assert access.judge(Credentials(UnixPeer(1, 1000, 65532))).grants == (VIEW,)
     only_blue = Access(rules(own_uid=990, own_gid=65532, users={65534: (blue,)}))
-    assert only_blue.judge(Shown(STRANGER)).grants == (blue,), "membership in the socket's group adds nothing to a grant"
+    assert only_blue.judge(Credentials(STRANGER)).grants == (blue,), "membership in the socket's group adds nothing to a grant"
 
 
 def test_a_number_as_large_as_a_uid_can_be_is_nobodys_grant_but_its_own() -> None:
     access = Access(rules(own_uid=990, own_gid=991, users={0xFFFFFFFE: (ADMIN,)}))
-    assert access.judge(Shown(UnixPeer(1, 0xFFFFFFFE, 1))).role is Role.ADMIN
-    assert access.judge(Shown(UnixPeer(1, 1, 1))).role is None
+    assert access.judge(Credentials(UnixPeer(1, 0xFFFFFFFE, 1))).role is Role.ADMIN
+    assert access.judge(Credentials(UnixPeer(1, 1, 1))).role is None
 
 
 def test_a_token_speaks_before_a_certificate_and_that_before_the_socket() -> None:
     access = Access(rules(tokens=(token("t", Role.VIEWER),), certificates={"dns:ops": (OPERATE,)}))
     root = UnixPeer(1, 0, 0)
     digest = token_sha256(secret("t"))
-    assert access.judge(Shown(root, ("dns:ops",), digest)) == Caller("token t", (VIEW,))
-    assert access.judge(Shown(root, ("dns:ops",))) == Caller("certificate dns:ops", (OPERATE,))
-    unauthenticated(access, Shown(root, ("dns:ops",), token_sha256(secret("other"))))
+    assert access.judge(Credentials(root, ("dns:ops",), digest)) == Caller("token t", (VIEW,))
+    assert access.judge(Credentials(root, ("dns:ops",))) == Caller("certificate dns:ops", (OPERATE,))
+    unauthenticated(access, Credentials(root, ("dns:ops",), token_sha256(secret("other"))))
 
 
 def test_any_of_a_certificates_names_counts_and_its_kind_must_be_the_same() -> None:
     access = Access(rules(certificates={"dns:ops": (OPERATE,), "uri:spiffe://a/b": (VIEW,)}))
-    assert access.judge(Shown(REMOTE, ("uri:spiffe://a/b", "dns:ops"))).grants == (VIEW, OPERATE)
-    assert access.judge(Shown(REMOTE, ("email:ops", "dns:OPS", "dns:ops.example"))).grants == ()
+    assert access.judge(Credentials(REMOTE, ("uri:spiffe://a/b", "dns:ops"))).grants == (VIEW, OPERATE)
+    assert access.judge(Credentials(REMOTE, ("email:ops", "dns:OPS", "dns:ops.example"))).grants == ()
 
 
 def test_a_fixed_role_for_the_socket_is_everybodys_whom_the_file_system_lets_in() -> None:
     access = Access(rules(own_uid=990, unix_role=Role.OPERATOR))
-    assert access.judge(Shown(UnixPeer())).grants == (OPERATE,)
-    assert access.judge(Shown(STRANGER)).grants == (OPERATE,)
-    unauthenticated(access, Shown(REMOTE))
+    assert access.judge(Credentials(UnixPeer())).grants == (OPERATE,)
+    assert access.judge(Credentials(STRANGER)).grants == (OPERATE,)
+    unauthenticated(access, Credentials(REMOTE))
 
 
 def test_loopback_counts_for_nothing_where_a_listener_is_open_to_others() -> None:
-    unauthenticated(Access(rules(loopback_only=False)), Shown(LOCAL))
-    unauthenticated(Access(rules(loopback=None)), Shown(LOCAL))
+    unauthenticated(Access(rules(loopback_only=False)), Credentials(LOCAL))
+    unauthenticated(Access(rules(loopback=None)), Credentials(LOCAL))
 
 
 def test_rules_that_are_read_again_claim_nothing_about_listeners_that_are_still_the_old_ones() -> None:
     before, after = rules(loopback_only=False, unix_role=Role.VIEWER), rules(loopback=Role.OPERATOR, socket_group=None)
     access = Access(before)
     access.replace(after.on_the_same_listeners(before))
-    unauthenticated(access, Shown(LOCAL))
-    assert access.judge(Shown(UnixPeer())).grants == (VIEW,)
+    unauthenticated(access, Credentials(LOCAL))
+    assert access.judge(Credentials(UnixPeer())).grants == (VIEW,)
 
 
 def test_a_caller_who_was_judged_before_is_judged_anew_when_the_rules_change() -> None:
@@ -103,23 +103,24 @@ def test_a_caller_who_was_judged_before_is_judged_anew_when_the_rules_change() -
     access = Access(before)
     for in_force, grants in ((before, ()), (after, (OPERATE,)), (before, ())):
         access.replace(in_force)
-        assert [access.judge(Shown(STRANGER)).grants for _ in range(2)] == [grants, grants]
+        assert [access.judge(Credentials(STRANGER)).grants for _ in range(2)] == [grants, grants]
 
 
 def test_two_processes_of_one_user_are_judged_by_their_own_groups() -> None:
     access = Access(rules(own_uid=990, own_gid=991, groups={7: (OPERATE,)}))
     granted = {
-        peer: access.judge(Shown(peer)).grants for peer in (UnixPeer(1, 1000, 7), UnixPeer(1, 1000, 991), UnixPeer(1, 1000, 5))
+        peer: access.judge(Credentials(peer)).grants
+        for peer in (UnixPeer(1, 1000, 7), UnixPeer(1, 1000, 991), UnixPeer(1, 1000, 5))
     }
     assert list(granted.values()) == [(OPERATE,), (VIEW,), ()]
-    assert access.judge(Shown(UnixPeer(2, 1000, 5, (7,)))).grants == (OPERATE,)
+    assert access.judge(Credentials(UnixPeer(2, 1000, 5, (7,)))).grants == (OPERATE,)
 
 
 def test_callers_that_come_and_go_leave_no_memory() -> None:
     access = Access(rules(own_uid=990, own_gid=991))
     tracemalloc.start()
     for pid in range(10_000):
-        access.judge(Shown(UnixPeer(pid, 1000, 991)))
+        access.judge(Credentials(UnixPeer(pid, 1000, 991)))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 1_000_000
@@ -154,9 +155,9 @@ def test_the_configuration_names_users_groups_and_certificates(tmp_path: Path) -
         f"[[access.grant]]\nrole = 'admin'\nunix_group = '{group}'\n"
         "[[access.grant]]\nrole = 'admin'\ncertificate = 'dns:vmm.example'\n",
     )
-    assert access.judge(Shown(UnixPeer(1, 65534, 65534))).grants == (Grant(Role.OPERATOR, {"tenant": "blue"}), VIEW)
-    assert access.judge(Shown(UnixPeer(1, 4321, os.getegid()))).grants == (ADMIN,)
-    assert access.judge(Shown(REMOTE, ("dns:vmm.example",))).grants == (ADMIN,)
+    assert access.judge(Credentials(UnixPeer(1, 65534, 65534))).grants == (Grant(Role.OPERATOR, {"tenant": "blue"}), VIEW)
+    assert access.judge(Credentials(UnixPeer(1, 4321, os.getegid()))).grants == (ADMIN,)
+    assert access.judge(Credentials(REMOTE, ("dns:vmm.example",))).grants == (ADMIN,)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +176,9 @@ def test_callers_on_loopback_have_a_role_only_where_nobody_else_can_come(
     tokens.write_text("")
     access = read(tmp_path, f"[grpc]\nallow_plaintext = true\nlisten = {listen}\n[access]\n{more.format(tokens=tokens)}")
     if role is None:
-        unauthenticated(access, Shown(LOCAL))
+        unauthenticated(access, Credentials(LOCAL))
     else:
-        assert access.judge(Shown(LOCAL)).role is role
+        assert access.judge(Credentials(LOCAL)).role is role
 
 
 @pytest.mark.parametrize(

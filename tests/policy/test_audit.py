@@ -28,7 +28,7 @@ from tests.proxy.running import Proxy
 from tests.umask import umask
 from vmm_proxy.policy.audit_log import TEXT_LIMIT_BYTES, Audit, AuditError
 from vmm_proxy.policy.audit_trail import AuditTrail
-from vmm_proxy.policy.rate_limit import Scarce
+from vmm_proxy.policy.rate_limit import RateLimit
 from vmm_proxy.policy.roles import Caller, Grant, Role
 
 MIDNIGHT = 1_790_000_000.0
@@ -218,12 +218,12 @@ async def test_a_line_that_was_torn_off_does_not_spoil_the_next_one(tmp_path: Pa
 
 def test_refusals_are_bounded_and_what_was_left_out_is_counted() -> None:
     now = 0.0
-    scarce = Scarce(lambda: now, limit=2)
-    assert [scarce.take() for _ in range(5)] == [0, 0, None, None, None]
+    refusals = RateLimit(lambda: now, limit=2)
+    assert [refusals.take() for _ in range(5)] == [0, 0, None, None, None]
     now = 59.9
-    assert scarce.take() is None
+    assert refusals.take() is None
     now = 60.0
-    assert [scarce.take() for _ in range(3)] == [4, 0, None]
+    assert [refusals.take() for _ in range(3)] == [4, 0, None]
 
 
 async def test_a_caller_who_is_refused_in_a_loop_fills_no_disk(sockets: Path) -> None:

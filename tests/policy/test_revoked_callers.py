@@ -89,7 +89,7 @@ async def test_calls_and_collections_that_wait_for_a_silent_guest_end_and_the_gu
             assert await collection.code() is NO_CREDENTIALS
             for request in silent.requests:
                 await request.reset.wait()
-            assert not proxy.upstreams.reach("silent").callers
+            assert not proxy.pool.upstream("silent").callers
 
 
 async def test_a_reader_who_does_not_read_loses_its_places_with_its_token(sockets: Path) -> None:
@@ -106,9 +106,7 @@ async def test_a_reader_who_does_not_read_loses_its_places_with_its_token(socket
         stream = proxy.fleet.WatchGpuInfo(hourly(), metadata=bearer("viewer"))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await eventually(
-                lambda: (
-                    len(guest.requests) >= 40 and not any(proxy.upstreams.reach(f"big{number}").callers for number in range(40))
-                )
+                lambda: len(guest.requests) >= 40 and not any(proxy.pool.upstream(f"big{number}").callers for number in range(40))
             )
             assert proxy.parts.watches.watchers == 1
             proxy.parts.access.replace(rules())

@@ -31,7 +31,7 @@ class Proxy:
     def __init__(self, parts: Parts, address: UnixAddress) -> None:
         self.parts = parts
         self.directory: Directory = parts.directory
-        self.upstreams = parts.upstreams
+        self.pool = parts.pool
         self.channel = grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address))
         self.api = guest_api_pb2_grpc.ProxiedGuestApiStub(self.channel)
         self.fleet = fleet_pb2_grpc.FleetServiceStub(self.channel)

@@ -61,7 +61,7 @@ async def code_of(call: grpc.aio.UnaryUnaryCall[guest_api_pb2.Id, guest_api_pb2.
 
 async def idle(proxy: Proxy, guest_id: str) -> None:
     """Returns once nobody waits for the guest any more; fails when a place was lost."""
-    await eventually(lambda: not proxy.upstreams.reach(guest_id).callers)
+    await eventually(lambda: not proxy.pool.upstream(guest_id).callers)
 
 
 async def test_a_crowd_at_a_silent_guest_is_refused_at_once_and_another_guest_answers_meanwhile(
@@ -77,7 +77,7 @@ async def test_a_crowd_at_a_silent_guest_is_refused_at_once_and_another_guest_an
         proxy.add("other", other.address)
         crowd = [await stack.enter_async_context(another_caller(proxy)) for _ in range(CROWD_CONNECTIONS)]
         calls = [one.api.GpuInfo(guest_api_pb2.Id(id="silent"), timeout=50) for one in crowd for _ in range(CONNECTION_CALLS)]
-        await eventually(lambda: proxy.upstreams.reach("silent").callers >= GUEST_CALLERS)
+        await eventually(lambda: proxy.pool.upstream("silent").callers >= GUEST_CALLERS)
         assert (await caller.gpu_info("other", timeout=20)).error == "other"
         await eventually(lambda: sum(call.done() for call in calls) >= CROWD - GUEST_CALLERS)
         for call in calls:
@@ -124,7 +124,7 @@ async def test_hasty_callers_get_an_answer_or_their_deadline_and_say_nothing_of_
             guest.id: guest.state for guest in (await proxy.fleet.ListGuests(fleet_pb2.ListGuestsRequest(), timeout=5)).guests
         }
         assert states["good"] == fleet_pb2.GUEST_STATE_SERVING
-        assert proxy.upstreams.redials == 0
+        assert proxy.pool.redials == 0
         assert (await proxy.gpu_info("good")).error == "good"
 
 
@@ -149,8 +149,8 @@ async def test_streams_that_are_left_half_way_leave_nothing_behind(proxy: Proxy,
         async def settled() -> int:
             await eventually(
                 lambda: (
-                    not proxy.parts.watches.beats
-                    and not any(proxy.upstreams.reach(guest_id).callers for guest_id in ("good", "silent"))
+                    not proxy.parts.watches.pollers
+                    and not any(proxy.pool.upstream(guest_id).callers for guest_id in ("good", "silent"))
                 )
             )
             return len(asyncio.all_tasks())
@@ -189,7 +189,7 @@ async def test_a_thousand_watchers_get_the_places_there_are_and_the_rest_a_refus
         assert len(good.requests) == 1, "watchers of one interval share one question"
         for stream, _ in watchers:
             stream.cancel()
-        await eventually(lambda: not proxy.parts.watches.beats)
+        await eventually(lambda: not proxy.parts.watches.pollers)
         stream, code = await watch()
         assert code == "OK"
         stream.cancel()
@@ -320,7 +320,7 @@ async def test_calls_of_one_guest_that_share_nothing_leave_its_places_to_be_take
         guest_id = guest_api_pb2.Id(id="silent")
         for _ in range(3):
             calls = [proxy.api.GpuInfo(guest_id, timeout=30, metadata=(("cache-control", f"max-age={n}"),)) for n in range(50)]
-            await eventually(lambda: proxy.upstreams.reach("silent").callers >= GUEST_CALLS)
+            await eventually(lambda: proxy.pool.upstream("silent").callers >= GUEST_CALLS)
             await eventually(lambda: sum(call.done() for call in calls) >= 50 - GUEST_CALLS)  # noqa: B023 -- called at once
             for call in calls:
                 call.cancel()

@@ -20,9 +20,9 @@ from tests.eventually import eventually
 from tests.proxy.raw_guest import RawGuest, Stream, raw_guest
 from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
-from vmm_proxy.upstream.limits import GUEST_CALLS, Slots
+from vmm_proxy.upstream.limits import GUEST_CALLS, ConcurrencyLimit
 from vmm_proxy.upstream.question import Question
-from vmm_proxy.upstream.reachability import Contact, Reach
+from vmm_proxy.upstream.reachability import Reachability, ReachabilityState
 from vmm_proxy.upstream.single_flight import Answer
 from vmm_proxy.upstream.upstream import HASTY_SECONDS, Upstream
 
@@ -36,9 +36,11 @@ async def no_gpu(stream: Stream) -> None:
 
 
 @contextlib.asynccontextmanager
-async def upstream_of(guest: RawGuest, places: Slots) -> AsyncIterator[Upstream]:
+async def upstream_of(guest: RawGuest, places: ConcurrencyLimit) -> AsyncIterator[Upstream]:
     """The calls to `guest`, with `places` for those of the whole proxy."""
-    upstream = Upstream("vm1", parse_address(guest.address), contact=Contact(), proxy_calls=places, wall_clock=time.time)
+    upstream = Upstream(
+        "vm1", parse_address(guest.address), reachability=Reachability(), proxy_calls=places, wall_clock=time.time
+    )
     try:
         yield upstream
     finally:
@@ -50,7 +52,7 @@ def soon() -> float:
 
 
 async def test_a_call_that_ends_with_its_guest_gives_the_proxys_place_back(sockets: Path) -> None:
-    places = Slots(1, "the proxy")
+    places = ConcurrencyLimit(1, "the proxy")
     async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, places) as upstream:
         call = asyncio.create_task(upstream.call(GPU_INFO, (), soon()))
         await asyncio.wait_for(guest.called.wait(), 5)
@@ -70,7 +72,7 @@ async def test_who_called_a_guest_that_went_is_not_left_half_cancelled(sockets: 
         assert task is not None
         return task.cancelling()
 
-    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         caller = asyncio.create_task(call_and_look_back(upstream))
         await asyncio.wait_for(guest.called.wait(), 5)
         # The proxy may stop while its guest goes; only one cancellation is taken back.
@@ -79,7 +81,7 @@ async def test_who_called_a_guest_that_went_is_not_left_half_cancelled(sockets: 
 
 
 async def test_calls_that_the_proxy_has_no_place_for_take_none_of_the_guests(sockets: Path) -> None:
-    places = Slots(1, "the proxy")
+    places = ConcurrencyLimit(1, "the proxy")
     async with raw_guest(str(sockets / "g"), no_gpu) as guest, upstream_of(guest, places) as upstream:
         places.take()
         for _ in range(GUEST_CALLS + 1):
@@ -96,7 +98,7 @@ async def test_calls_that_the_proxy_has_no_place_for_take_none_of_the_guests(soc
 
 
 async def test_a_caller_who_is_cancelled_as_its_guest_goes_stays_cancelled(sockets: Path) -> None:
-    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         caller = asyncio.create_task(upstream.call(GPU_INFO, (), soon()))
         await asyncio.wait_for(guest.called.wait(), 5)
         caller.cancel()
@@ -109,7 +111,10 @@ async def test_who_asks_as_the_last_asker_leaves_gets_an_answer_of_its_own(socke
     async def silent_to_the_first(stream: Stream) -> None:
         await (silence(stream) if len(guest.requests) == 1 else no_gpu(stream))
 
-    async with raw_guest(str(sockets / "g"), silent_to_the_first) as guest, upstream_of(guest, Slots(2, "the proxy")) as upstream:
+    async with (
+        raw_guest(str(sockets / "g"), silent_to_the_first) as guest,
+        upstream_of(guest, ConcurrencyLimit(2, "the proxy")) as upstream,
+    ):
         first = upstream.ask(GPU_INFO, (), soon(), lambda _: None)
         await asyncio.wait_for(guest.called.wait(), 5)
         told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -120,7 +125,7 @@ async def test_who_asks_as_the_last_asker_leaves_gets_an_answer_of_its_own(socke
 
 
 async def test_who_shares_a_call_and_leaves_is_no_caller_any_more_and_the_last_one_ends_it(sockets: Path) -> None:
-    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         question = upstream.ask(GPU_INFO, (), soon(), lambda _: None)
         await asyncio.wait_for(guest.called.wait(), 5)
         sharing = asyncio.create_task(upstream.call(GPU_INFO, (), soon()))
@@ -135,7 +140,7 @@ async def test_who_shares_a_call_and_leaves_is_no_caller_any_more_and_the_last_o
 
 
 async def test_a_guest_that_is_gone_is_not_dialled_for_who_still_holds_on_to_it(sockets: Path) -> None:
-    async with raw_guest(str(sockets / "g"), no_gpu) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         await upstream.close("it was removed")
         with pytest.raises(CallError, match="it was removed"):
             await upstream.call(GPU_INFO, (), soon())
@@ -146,19 +151,19 @@ async def test_a_guest_that_is_gone_is_not_dialled_for_who_still_holds_on_to_it(
 
 
 async def test_a_caller_whose_own_clock_is_first_at_the_deadline_has_seen_the_guest_miss_it(sockets: Path) -> None:
-    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         deadline = asyncio.get_running_loop().time() + 5 * HASTY_SECONDS
         caller = asyncio.create_task(upstream.call(GPU_INFO, (), deadline))
         asyncio.get_running_loop().call_at(deadline, caller.cancel)
         # Also where gRPC's clock was first after all.
         await asyncio.gather(caller, return_exceptions=True)
-        assert upstream.contact.reach is Reach.UNREACHABLE
+        assert upstream.reachability.state is ReachabilityState.UNREACHABLE
 
 
 @pytest.mark.parametrize("began", ["a call", "a fleet"])
 async def test_everybody_who_shares_a_call_is_told_at_once_that_the_guest_went(sockets: Path, began: str) -> None:
     told: list[object] = []
-    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         calls = []
         if began == "a call":
             calls.append(asyncio.create_task(upstream.call(GPU_INFO, (), soon())))
@@ -182,7 +187,10 @@ async def test_who_began_a_call_gets_its_answer_though_all_who_joined_have_left(
         await hold.wait()
         await stream.answer(b"")
 
-    async with raw_guest(str(sockets / "g"), when_told) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with (
+        raw_guest(str(sockets / "g"), when_told) as guest,
+        upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream,
+    ):
         call = asyncio.create_task(upstream.call(GPU_INFO, (), soon()))
         await asyncio.wait_for(guest.called.wait(), 5)
         upstream.ask(GPU_INFO, (), soon(), lambda _: None).leave()
@@ -200,7 +208,7 @@ async def test_who_leaves_as_the_answer_is_being_told_is_not_told_and_counts_onc
         for question in questions:
             question.leave()
 
-    async with raw_guest(str(sockets / "g"), no_gpu) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), no_gpu) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         for number in range(3):
             questions.append(upstream.ask(GPU_INFO, (), soon(), functools.partial(told_first, number)))
         await eventually(lambda: not upstream.callers)
@@ -208,7 +216,7 @@ async def test_who_leaves_as_the_answer_is_being_told_is_not_told_and_counts_onc
 
 
 async def test_who_joined_a_call_of_the_proxys_own_is_told_when_there_is_no_place_to_ask_anew(sockets: Path) -> None:
-    places, told = Slots(1, "the proxy"), list[object]()
+    places, told = ConcurrencyLimit(1, "the proxy"), list[object]()
     places.take()
     async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, places) as upstream:
         of_the_proxy = asyncio.create_task(upstream.call(GPU_INFO, (), soon(), for_fleet=True))
@@ -227,7 +235,7 @@ async def test_a_failure_of_a_shared_call_is_told_to_all_and_none_of_them_asks_a
         await asyncio.wait_for(joined.wait(), 5)
         stream.connection.writer.close()
 
-    async with raw_guest(str(sockets / "g"), close) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), close) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         joined = asyncio.Event()
         for later in range(3):
             upstream.ask(GPU_INFO, (), soon() + later, told.append)
@@ -239,7 +247,7 @@ async def test_a_failure_of_a_shared_call_is_told_to_all_and_none_of_them_asks_a
 
 async def test_all_who_have_one_deadline_are_told_at_it_and_nobody_asks_again(sockets: Path) -> None:
     told: list[object] = []
-    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, Slots(1, "the proxy")) as upstream:
+    async with raw_guest(str(sockets / "g"), silence) as guest, upstream_of(guest, ConcurrencyLimit(1, "the proxy")) as upstream:
         deadline = asyncio.get_running_loop().time() + 5 * HASTY_SECONDS
         for _ in range(3):
             upstream.ask(GPU_INFO, (), deadline, told.append)

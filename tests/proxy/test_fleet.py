@@ -19,7 +19,7 @@ from tests.proxy.fleet_entries import Entries
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.fleet.info_refresh import LOOKS_AT_ONCE
+from vmm_proxy.fleet.info_refresh import REFRESHES_AT_ONCE
 from vmm_proxy.upstream.limits import FLEET_STREAMS_OF_ONE
 
 State = fleet_pb2
@@ -101,14 +101,14 @@ async def test_a_black_holed_guest_does_not_hold_a_list_up(proxy: Proxy, sockets
 
 async def test_a_list_of_many_silent_guests_asks_a_bounded_number_of_them_at_a_time(proxy: Proxy, sockets: Path) -> None:
     async with raw_guest(str(sockets / "vmm"), silence, vmm_answer=b"OK 5\n") as guest:
-        for number in range(LOOKS_AT_ONCE + 6):
+        for number in range(REFRESHES_AT_ONCE + 6):
             proxy.add(f"vm{number}", f"hvsock:{sockets}/vmm:{number + 1}")
         await listed(proxy)
-        await eventually(lambda: len(guest.requests) >= LOOKS_AT_ONCE)
+        await eventually(lambda: len(guest.requests) >= REFRESHES_AT_ONCE)
         for _ in range(20):
             # A call too many would come in this time; nothing tells that none comes.
             await asyncio.sleep(0.01)
-            assert sum(not stream.reset.is_set() for stream in guest.requests) <= LOOKS_AT_ONCE
+            assert sum(not stream.reset.is_set() for stream in guest.requests) <= REFRESHES_AT_ONCE
 
 
 async def test_a_list_asks_a_guest_once_and_not_again_at_every_list(proxy: Proxy, sockets: Path) -> None:
@@ -280,7 +280,7 @@ async def test_collections_at_the_same_time_share_the_calls_to_the_guests(proxy:
     async with raw_guest(str(sockets / "g"), when_told) as guest:
         proxy.add("vm1", guest.address)
         collections = [asyncio.create_task(collected(proxy)) for _ in range(5)]
-        await eventually(lambda: guest.requests and proxy.upstreams.reach("vm1").callers >= 5)
+        await eventually(lambda: guest.requests and proxy.pool.upstream("vm1").callers >= 5)
         hold.set()
         assert all("vm1" in outcomes for outcomes in await asyncio.gather(*collections))
         assert len(guest.requests) == 1
@@ -290,13 +290,13 @@ async def test_streams_beyond_the_limit_are_refused_and_places_come_back(proxy: 
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
         streams = [proxy.fleet.CollectGpuInfo(fleet_pb2.CollectGpuInfoRequest(), timeout=30) for _ in range(FLEET_STREAMS_OF_ONE)]
-        await eventually(lambda: guest.requests and proxy.upstreams.reach("vm1").callers >= FLEET_STREAMS_OF_ONE)
+        await eventually(lambda: guest.requests and proxy.pool.upstream("vm1").callers >= FLEET_STREAMS_OF_ONE)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collected(proxy)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for stream in streams:
             stream.cancel()
-        await eventually(lambda: not proxy.upstreams.reach("vm1").callers)
+        await eventually(lambda: not proxy.pool.upstream("vm1").callers)
         await asyncio.wait_for(guest.requests[0].reset.wait(), 2)
         proxy.directory.remove("vm1")
         assert await collected(proxy) == {}
@@ -305,7 +305,7 @@ async def test_streams_beyond_the_limit_are_refused_and_places_come_back(proxy: 
 def test_a_directory_tells_its_listeners_what_changed_and_refuses_what_cannot_be() -> None:
     directory = Directory()
     told: list[tuple[GuestEntry | None, GuestEntry | None]] = []
-    directory.listen(lambda before, after: told.append((before, after)))
+    directory.subscribe(lambda before, after: told.append((before, after)))
     first = GuestEntry("vm1", TcpAddress("127.0.0.1", 1))
     directory.add(first)
     directory.replace(first)

@@ -29,12 +29,12 @@ def _as_before() -> Iterator[None]:
 
 
 async def test_old_garbage_is_found_at_the_beat_and_the_beat_ends_with_its_context() -> None:
-    beats: asyncio.Queue[None] = asyncio.Queue()
+    rounds: asyncio.Queue[None] = asyncio.Queue()
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
-        await beats.get()
+        await rounds.get()
 
     cycle: Cycle | None = Cycle()
     async with garbage.collected(600.0, sleep):
@@ -45,7 +45,7 @@ async def test_old_garbage_is_found_at_the_beat_and_the_beat_ends_with_its_conte
         cycle = None
         gc.collect(1)
         assert old() is not None
-        beats.put_nowait(None)
+        rounds.put_nowait(None)
         await eventually(lambda: len(waits) >= 2)
         assert old() is None
         task_count = len(asyncio.all_tasks())

@@ -77,7 +77,7 @@ def test_a_bad_file_is_refused_alone_and_its_last_good_version_stays(
     (folder / "b.toml").write_text(guest("vm2", 4))
     scanned.scan()
     changes: list[object] = []
-    directory.listen(lambda before, after: changes.append((before, after)))
+    directory.subscribe(lambda before, after: changes.append((before, after)))
     (folder / "a.toml").write_text(bad)
     for _ in range(3):
         scanned.scan()
@@ -206,7 +206,7 @@ async def watched(folder: Path) -> AsyncIterator[GuestFolder]:
 async def test_changes_are_seen_by_themselves(folder: Path, watched: GuestFolder) -> None:
     told: asyncio.Queue[tuple[GuestEntry | None, GuestEntry | None]] = asyncio.Queue()
     directory = directory_of(watched)
-    directory.listen(lambda before, after: told.put_nowait((before, after)))
+    directory.subscribe(lambda before, after: told.put_nowait((before, after)))
     names = [f"{number}.toml" for number in range(3)]
     random.shuffle(names)
     for name in names:

@@ -62,7 +62,7 @@ async def test_another_vm_at_the_address_gets_no_call_and_gives_no_answer(proxy:
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert OTHER.decode() not in (error.details() or "")
         assert set(asked(guest.requests)) == {"Info"}
-        assert proxy.upstreams.reach("vm1").wrong_guests == 2
+        assert proxy.pool.upstream("vm1").wrong_guests == 2
         assert guest.connections == 2, "what answered wrongly is not asked again: the guest may be back by then"
 
 
@@ -162,12 +162,12 @@ async def test_a_guest_may_go_while_its_replaced_connection_is_being_closed(prox
     async with raw_guest(str(sockets / "g"), vm(OTHER)) as guest:
         proxy.add("vm1", guest.address, instance_id=OURS)
         with pytest.raises(CallError) as refused:
-            await proxy.upstreams.reach("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 10)
+            await proxy.pool.upstream("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 10)
         assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
         await turns(count)
         proxy.directory.remove("vm1")
         # Raises what went wrong while the guest's connections were closed.
-        await proxy.upstreams.close()
+        await proxy.pool.close()
 
 
 async def test_a_pinned_guest_on_tcp_hears_of_no_path_of_the_host(proxy: Proxy) -> None:
@@ -184,5 +184,5 @@ async def test_a_pinned_guest_on_tcp_hears_of_no_path_of_the_host(proxy: Proxy) 
         proxy.add("vm1", f"127.0.0.1:{server.sockets[0].getsockname()[1]}", instance_id=OURS)
         await proxy.gpu_info("vm1")
         proxy.directory.remove("vm1")
-        await proxy.upstreams.close()
+        await proxy.pool.close()
     assert authorities == ["localhost"] * 2

@@ -1,4 +1,4 @@
-"""A failed call leaves nothing that only a full collection of garbage would find: those are rare in a proxy, and a line is a connection."""
+"""A failed call leaves nothing that only a full collection of garbage would find: rare in a proxy, and a channel is a connection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from guest_fleet.v1 import fleet_pb2
 from tests.eventually import eventually
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
 from tests.proxy.running import Proxy
-from vmm_proxy.metrics.guest_answers import FleetBoard
-from vmm_proxy.upstream.channel import Line
+from vmm_proxy.metrics.guest_answers import GuestAnswers
+from vmm_proxy.upstream.channel import Channel
 
 # More than HASTY_SECONDS, so that the miss counts.
 CALL_SECONDS = 0.5
@@ -46,41 +46,41 @@ async def collect(proxy: Proxy) -> None:
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # noqa: PT017 - on a busy machine the stream's end comes too late
 
 
-def line_of(proxy: Proxy) -> Line:
-    line = proxy.upstreams.reach("vm1")._line
-    assert line is not None
-    return line
+def channel_of(proxy: Proxy) -> Channel:
+    channel = proxy.pool.upstream("vm1")._channel
+    assert channel is not None
+    return channel
 
 
 @pytest.mark.parametrize("ask", [call, collect])
-async def test_a_line_that_was_given_up_is_gone_at_once(
+async def test_a_channel_that_was_given_up_is_gone_at_once(
     proxy: Proxy, sockets: Path, ask: Callable[[Proxy], Awaitable[None]]
 ) -> None:
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
         await ask(proxy)
-        upstream = proxy.upstreams.reach("vm1")
-        given_up: weakref.ref[Line] = weakref.ref(line_of(proxy))
+        upstream = proxy.pool.upstream("vm1")
+        given_up: weakref.ref[Channel] = weakref.ref(channel_of(proxy))
         while upstream.redials == 0:
             await ask(proxy)
         await eventually(lambda: given_up() is None)
 
 
 @pytest.mark.parametrize("answer", [lambda stream: stream.answer(b"\xff"), lambda stream: stream.fail("9", "no")])
-async def test_a_failure_that_is_kept_for_a_page_holds_neither_its_call_nor_its_line(
+async def test_a_failure_that_is_kept_for_a_page_holds_neither_its_call_nor_its_channel(
     proxy: Proxy, sockets: Path, answer: Behaviour
 ) -> None:
     async with raw_guest(str(sockets / "g"), answer) as guest:
         proxy.add("vm1", guest.address)
-        board = FleetBoard(proxy.directory, proxy.upstreams, with_containers=False)
-        known = board.get("vm1")
+        guest_answers = GuestAnswers(proxy.directory, proxy.pool, with_containers=False)
+        known = guest_answers.get("vm1")
         assert known is not None
-        await board.bring_up_to_date([known], 10)
+        await guest_answers.bring_up_to_date([known], 10)
         failure = known.gpus.failure
         assert failure is not None
         assert (failure.__traceback__, failure.__cause__, failure.__context__) == (None, None, None)
-        line = weakref.ref(line_of(proxy))
+        channel = weakref.ref(channel_of(proxy))
         proxy.directory.remove("vm1")
-        await eventually(lambda: line() is None)
+        await eventually(lambda: channel() is None)
         assert known.gpus.failure is failure
-        await board.close()
+        await guest_answers.close()

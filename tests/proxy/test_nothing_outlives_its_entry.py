@@ -136,7 +136,7 @@ async def settled(world: Tenants) -> None:
     """Until nobody waits for a guest any more."""
     async with asyncio.timeout(20):
         await world.settle()
-        await eventually(lambda: not any(world.proxy.upstreams.reach(guest_id).callers for guest_id in world.at))
+        await eventually(lambda: not any(world.proxy.pool.upstream(guest_id).callers for guest_id in world.at))
         await world.settle()
 
 

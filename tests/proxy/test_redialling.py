@@ -80,7 +80,7 @@ async def test_a_guest_that_misses_many_deadlines_at_a_time_is_not_dialled_anew_
     loop = asyncio.get_running_loop()
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
-        upstream, started = proxy.upstreams.reach("vm1"), loop.time()
+        upstream, started = proxy.pool.upstream("vm1"), loop.time()
         for _ in range(4):
             deadline = loop.time() + MISSED_SECONDS / 2
             differing = [(("cache-control", f"max-age={number}"),) for number in range(GUEST_CALLS)]

@@ -20,8 +20,8 @@ from tests.proxy.running import Proxy
 from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
-from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, Slots
-from vmm_proxy.upstream.upstream import OLD_LINE_GRACE_SECONDS
+from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, ConcurrencyLimit
+from vmm_proxy.upstream.upstream import OLD_CHANNEL_GRACE_SECONDS
 
 SYS_INFO = next(method for method in proxied_methods() if method.name == "SysInfo")
 
@@ -46,7 +46,7 @@ async def test_identical_calls_share_one_and_each_gets_the_answer(proxy: Proxy, 
         proxy.add("vm1", guest.address)
         calls = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(64)]
         await asyncio.wait_for(guest.called.wait(), 5)
-        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 64)
+        await eventually(lambda: proxy.pool.upstream("vm1").callers >= 64)
         hold.set()
         assert [answer.sample_age_ms for answer in await asyncio.gather(*calls)] == [7] * 64
         assert len(guest.requests) == 1
@@ -66,9 +66,9 @@ async def test_one_callers_cancellation_leaves_the_shared_call_to_the_others(pro
         first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
         await asyncio.wait_for(guest.called.wait(), 5)
         second = asyncio.create_task(proxy.gpu_info("vm1"))
-        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 2)
+        await eventually(lambda: proxy.pool.upstream("vm1").callers >= 2)
         first.cancel()
-        await eventually(lambda: proxy.upstreams.reach("vm1").callers <= 1)
+        await eventually(lambda: proxy.pool.upstream("vm1").callers <= 1)
         hold.set()
         assert await second == guest_api_pb2.GpuInfoResponse()
         assert len(guest.requests) <= 2, "who is left asks together"
@@ -86,7 +86,7 @@ async def test_the_caller_that_began_a_shared_call_leaves_and_all_others_share_t
         first = proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=10)
         await asyncio.wait_for(guest.called.wait(), 5)
         others = [asyncio.create_task(proxy.gpu_info("vm1")) for _ in range(20)]
-        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 21)
+        await eventually(lambda: proxy.pool.upstream("vm1").callers >= 21)
         first.cancel()
         await asyncio.wait_for(guest.requests[0].reset.wait(), 5)
         await eventually(lambda: len(guest.requests) >= 2)
@@ -114,7 +114,7 @@ async def test_a_hasty_caller_of_a_shared_call_is_not_held_beyond_its_deadline(p
         await asyncio.wait_for(guest.called.wait(), 5)
         with pytest.raises(CallError) as caught:
             async with asyncio.timeout(10):
-                await proxy.upstreams.reach("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 0.3)
+                await proxy.pool.upstream("vm1").call(GPU_INFO, (), asyncio.get_running_loop().time() + 0.3)
         assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
         assert len(guest.requests) == 1
         patient.cancel()
@@ -163,7 +163,7 @@ async def test_what_the_proxy_asks_for_its_pages_and_lists_takes_no_place_of_a_g
     guest_id = guest_api_pb2.Id(id="vm1")
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
-        upstream, ends = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().time() + 30
+        upstream, ends = proxy.pool.upstream("vm1"), asyncio.get_running_loop().time() + 30
         questions = [upstream.ask(method, (), ends, lambda _: None, for_fleet=True) for method in reading]
         calls = [proxy.api.Shutdown(guest_id, timeout=30) for _ in range(GUEST_CALLS)]
         await eventually(lambda: len(guest.requests) >= len(reading) + GUEST_CALLS)
@@ -206,7 +206,7 @@ async def test_callers_beyond_the_limit_of_one_guest_are_refused_at_once(proxy: 
     async with raw_guest(str(sockets / "g"), silence) as guest, other.channel:
         proxy.add("vm1", guest.address)
         calls = [one.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30) for one in (proxy, other) for _ in range(half)]
-        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= GUEST_CALLERS)
+        await eventually(lambda: proxy.pool.upstream("vm1").callers >= GUEST_CALLERS)
         error = await other.failure("vm1")
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for call in calls:
@@ -219,13 +219,13 @@ async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_a
 ) -> None:
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
-        upstream, told = proxy.upstreams.reach("vm1"), asyncio.get_running_loop().create_future()
+        upstream, told = proxy.pool.upstream("vm1"), asyncio.get_running_loop().create_future()
         upstream.ask(SYS_INFO, (), asyncio.get_running_loop().time() + 60, told.set_result)
         failing = asyncio.create_task(proxy.failure("vm1", method, timeout=60))
         async with asyncio.timeout(20):
             await eventually(lambda: len(guest.requests) >= 2)
-            assert upstream._line is not None
-            await upstream._line.close(0.01)
+            assert upstream._channel is not None
+            await upstream._channel.close(0.01)
             error, outcome = await failing, await told
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert error.details() == "guest vm1: the connection was given up during the call"
@@ -233,16 +233,16 @@ async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_a
         assert upstream.callers == upstream._calls.taken == 0
 
 
-async def test_a_removed_guest_has_no_connection_left_on_a_line_that_was_replaced_under_a_call(
+async def test_a_removed_guest_has_no_connection_left_on_a_channel_that_was_replaced_under_a_call(
     proxy: Proxy, sockets: Path
 ) -> None:
     async with raw_guest(str(sockets / "g"), silence) as guest:
         proxy.add("vm1", guest.address)
         failing = asyncio.create_task(proxy.failure("vm1", timeout=60))
         await asyncio.wait_for(guest.called.wait(), 10)
-        upstream = proxy.upstreams.reach("vm1")
-        assert upstream._line is not None
-        upstream._replace(upstream._line)
+        upstream = proxy.pool.upstream("vm1")
+        assert upstream._channel is not None
+        upstream._replace(upstream._channel)
         await turns(20)
         proxy.directory.remove("vm1")
         async with asyncio.timeout(20):
@@ -251,7 +251,7 @@ async def test_a_removed_guest_has_no_connection_left_on_a_line_that_was_replace
 
 
 def test_a_call_on_a_replaced_line_keeps_its_own_deadline_however_long() -> None:
-    assert OLD_LINE_GRACE_SECONDS >= LONGEST_SECONDS, "else the proxy breaks off what its caller still waits for"
+    assert OLD_CHANNEL_GRACE_SECONDS >= LONGEST_SECONDS, "else the proxy breaks off what its caller still waits for"
 
 
 async def breaks_off(stream: Stream) -> None:
@@ -282,14 +282,14 @@ async def test_a_removed_guest_has_no_connection_left_though_its_call_failed_and
 
 
 def test_places_are_refused_when_all_are_taken_and_free_when_given_back() -> None:
-    slots = Slots(PROXY_CALLS, "the proxy")
+    places = ConcurrencyLimit(PROXY_CALLS, "the proxy")
     for _ in range(PROXY_CALLS):
-        slots.take()
+        places.take()
     with pytest.raises(CallError) as caught:
-        slots.take()
+        places.take()
     assert caught.value.retry_after_seconds is not None
-    slots.give_back()
-    slots.take()
+    places.give_back()
+    places.take()
 
 
 async def test_callers_that_differ_in_tracing_only_share_a_call_and_each_gets_its_own_id_back(
@@ -310,7 +310,7 @@ async def test_callers_that_differ_in_tracing_only_share_a_call_and_each_gets_it
             calls.append(proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30, metadata=(trace, ("tracestate", "a=b"), *own)))
             if not number:
                 await asyncio.wait_for(guest.called.wait(), 10)
-        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= len(calls))
+        await eventually(lambda: proxy.pool.upstream("vm1").callers >= len(calls))
         hold.set()
         assert await asyncio.gather(*calls) == [guest_api_pb2.GpuInfoResponse()] * len(calls), "tracing has nobody refused"
         (asked,) = guest.requests
@@ -334,7 +334,7 @@ async def test_a_failure_that_is_shared_names_no_other_callers_id(proxy: Proxy, 
         others = [
             proxy.api.GpuInfo(guest_api_pb2.Id(id="vm1"), timeout=30, metadata=own) for own in ((), (("x-request-id", "theirs"),))
         ]
-        await eventually(lambda: proxy.upstreams.reach("vm1").callers >= 3)
+        await eventually(lambda: proxy.pool.upstream("vm1").callers >= 3)
         hold.set()
         ids = []
         for call in (first, *others):

@@ -17,7 +17,7 @@ from tests.proxy.raw_guest import Behaviour, Stream, frame, raw_guest
 from tests.proxy.running import METHODS, Proxy
 from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
-from vmm_proxy.upstream.reachability import Reach
+from vmm_proxy.upstream.reachability import ReachabilityState
 
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
@@ -112,7 +112,7 @@ async def test_a_silent_guest_ends_at_the_deadline_of_the_caller(proxy: Proxy, s
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         deadline = asyncio.get_running_loop().time() + 0.3
         with pytest.raises(CallError, match=r"^guest vm1: no answer within 0\.[0-9]{2} s$"):
-            await proxy.upstreams.reach("vm1").call(GPU_INFO, (), deadline)
+            await proxy.pool.upstream("vm1").call(GPU_INFO, (), deadline)
 
 
 async def test_a_guest_that_accepts_and_never_speaks_is_not_taken_for_one_that_answers(proxy: Proxy, sockets: Path) -> None:
@@ -122,9 +122,9 @@ async def test_a_guest_that_accepts_and_never_speaks_is_not_taken_for_one_that_a
         proxy.add("vm1", f"unix:{sockets / 'g'}")
         deadline = asyncio.get_running_loop().time() + 0.3
         with pytest.raises(CallError, match=r"^guest vm1: no answer within 0\.[0-9]{2} s$"):
-            await proxy.upstreams.reach("vm1").call(GPU_INFO, (), deadline)
-        assert proxy.upstreams.contact("vm1").reach is Reach.UNREACHABLE
-        assert proxy.upstreams.contact("vm1").answered_at is None
+            await proxy.pool.upstream("vm1").call(GPU_INFO, (), deadline)
+        assert proxy.pool.reachability("vm1").state is ReachabilityState.UNREACHABLE
+        assert proxy.pool.reachability("vm1").answered_at is None
 
 
 NO_REPLIES = {

@@ -117,7 +117,7 @@ async def test_a_watch_ends_with_its_last_watcher(timed: Proxy, sockets: Path, c
         stream = Entries(timed.fleet.WatchGpuInfo(fleet_pb2.WatchGpuInfoRequest()))
         await stream.read()
         stream.cancel()
-        await eventually(lambda: not timed.parts.watches.beats)
+        await eventually(lambda: not timed.parts.watches.pollers)
         clock.pass_()
         await turns()
         assert len(guest.requests) == 1

@@ -100,7 +100,7 @@ class Directory:
     def __len__(self) -> int:
         return len(self._order)
 
-    def listen(self, listener: Listener) -> None:
+    def subscribe(self, listener: Listener) -> None:
         """Tell `listener` of every change from now on."""
         self._listeners.append(listener)
 

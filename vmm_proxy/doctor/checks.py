@@ -8,7 +8,7 @@ from guest_transport.doctor.checks import Check, in_thread
 from guest_transport.doctor.clock import examine_clock
 from guest_transport.doctor.findings import Finding, ok, wrong
 from guest_transport.doctor.tasks import judge_task_limits, read_task_limits
-from vmm_proxy.doctor import access, directory, doors, guests, reach, tls, user, writing
+from vmm_proxy.doctor import access, directory, guests, listeners, reach, tls, user, writing
 from vmm_proxy.doctor.machine import READ_SECONDS, UNIT, Host, refusal
 
 # A thousand guests take 1 s to be made ready and to answer (measured, two cores); ten times as many fit.
@@ -48,8 +48,8 @@ CHECKS: tuple[Check[Host], ...] = (
         directory.examine_libvirt,
         bound_seconds=_after_reading,
     ),
-    Check("grpc", "each address of grpc.listen: mode, who holds it, and whether a proxy answers", doors.examine_grpc),
-    Check("http", "the pages: who holds their address, and whether they answer and are ready", doors.examine_http),
+    Check("grpc", "each address of grpc.listen: mode, who holds it, and whether a proxy answers", listeners.examine_grpc),
+    Check("http", "the pages: who holds their address, and whether they answer and are ready", listeners.examine_http),
     Check("vsock", "the kernel has what guests at vsock: addresses need", reach.examine_vsock, bound_seconds=_after_reading),
     Check(
         "sockets",

@@ -1,10 +1,10 @@
-"""The door `vmm-proxy doctor`. Exit status: 0 nothing is wrong, 1 something is, 2 misuse."""
+"""The entry point of `vmm-proxy doctor`. Exit status: 0 nothing is wrong, 1 something is, 2 misuse."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from guest_transport.doctor.door import examine
+from guest_transport.doctor.command import examine
 from vmm_proxy.doctor.checks import CHECKS
 from vmm_proxy.doctor.machine import find_host
 

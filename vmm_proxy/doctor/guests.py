@@ -26,7 +26,7 @@ from vmm_proxy.directory.guest_tls import GuestTls, secure, tls_for
 from vmm_proxy.doctor.machine import Host
 from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
-from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.channel import Channel
 from vmm_proxy.upstream.reachability import answered
 from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
@@ -73,27 +73,27 @@ async def ask_guest(entry: GuestEntry, usual_tls: GuestTls | None, tls_refused: 
         return GuestReading(entry, failure=f"guest {entry.id}: not asked: its TLS files are refused (see tls)")
     try:
         secured = await secure(entry.id, entry.address, tls) if tls is not None else None
-        line = Line(entry.id, entry.address, UnaskedBytes(entry.id, time.monotonic), secured=secured)
+        channel = Channel(entry.id, entry.address, UnaskedBytes(entry.id, time.monotonic), secured=secured)
     except CallError as error:
         return GuestReading(entry, failure=error.text)
     try:
-        return await _read(line, entry)
+        return await _read(channel, entry)
     except CallError as error:
         return GuestReading(entry, failure=error.text, reached=answered(error))
     finally:
-        await line.close()
+        await channel.close()
 
 
-async def _read(line: Line, entry: GuestEntry) -> GuestReading:
+async def _read(channel: Channel, entry: GuestEntry) -> GuestReading:
     until = asyncio.get_running_loop().time() + GUEST_SECONDS
-    info = (await ask(line, entry.id, _METHODS["Info"], (), until)).message
+    info = (await ask(channel, entry.id, _METHODS["Info"], (), until)).message
     if not isinstance(info, guest_api_pb2.GuestInfo):
         return GuestReading(entry, failure=f"guest {entry.id}: its reply is no GuestInfo", reached=True)
     gpus = None
     # Another VM in the guest's place is not asked any further. A guest that tells nothing of cards is no fault of the way to it.
     if not entry.instance_id or hmac.compare_digest(entry.instance_id, info.instance_id):
         with contextlib.suppress(CallError):
-            told = (await ask(line, entry.id, _METHODS["GpuInfo"], (), until)).message
+            told = (await ask(channel, entry.id, _METHODS["GpuInfo"], (), until)).message
             gpus = told if isinstance(told, guest_api_pb2.GpuInfoResponse) else None
     return GuestReading(entry, info.version[:_VERSION_LIMIT_CHARACTERS], info.instance_id, gpus=gpus, reached=True)
 

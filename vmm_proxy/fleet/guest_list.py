@@ -18,10 +18,10 @@ from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.selector import Guests, selection
 from vmm_proxy.errors import CallError
-from vmm_proxy.fleet.info_refresh import Looks
+from vmm_proxy.fleet.info_refresh import InfoRefresh
 from vmm_proxy.fleet.outbox import MESSAGE_BYTES
-from vmm_proxy.upstream.pool import Upstreams
-from vmm_proxy.upstream.reachability import Reach
+from vmm_proxy.upstream.pool import Pool
+from vmm_proxy.upstream.reachability import ReachabilityState
 
 # Both stand in the contract, at ListGuestsRequest.page_size.
 PAGE_SIZE = 100
@@ -32,18 +32,18 @@ ENTRY_BYTES = 16
 _PAGE_KIND = "after:"
 
 _STATES = {
-    Reach.SERVING: fleet_pb2.GUEST_STATE_SERVING,
-    Reach.UNREACHABLE: fleet_pb2.GUEST_STATE_UNREACHABLE,
-    Reach.UNKNOWN: fleet_pb2.GUEST_STATE_UNKNOWN,
+    ReachabilityState.SERVING: fleet_pb2.GUEST_STATE_SERVING,
+    ReachabilityState.UNREACHABLE: fleet_pb2.GUEST_STATE_UNREACHABLE,
+    ReachabilityState.UNKNOWN: fleet_pb2.GUEST_STATE_UNKNOWN,
 }
 
 
 class GuestList:
     """Pages of guests."""
 
-    def __init__(self, upstreams: Upstreams, looks: Looks) -> None:
-        self._upstreams = upstreams
-        self._looks = looks
+    def __init__(self, pool: Pool, info_refresh: InfoRefresh) -> None:
+        self._pool = pool
+        self._info_refresh = info_refresh
 
     async def page(
         self, request: fleet_pb2.ListGuestsRequest, guests: Guests, *, with_addresses: Callable[[], bool]
@@ -60,7 +60,7 @@ class GuestList:
         def matching() -> Iterator[GuestEntry]:
             return (entry for entry in guests.after(after) if selected.matches(entry))
 
-        await self._looks.refresh(itertools.islice(matching(), size))
+        await self._info_refresh.refresh(itertools.islice(matching(), size))
         response = fleet_pb2.ListGuestsResponse()
         with_address, held = with_addresses(), 0
         for entry in matching():
@@ -73,19 +73,19 @@ class GuestList:
         return response
 
     def _guest(self, entry: GuestEntry, *, with_address: bool) -> fleet_pb2.Guest:
-        contact = self._upstreams.contact(entry.id)
+        reachability = self._pool.reachability(entry.id)
         guest = fleet_pb2.Guest(
             id=entry.id,
             address=str(entry.address) if with_address else "",
             labels=entry.labels,
-            state=_STATES[contact.reach] if entry.running else fleet_pb2.GUEST_STATE_STOPPED,
-            agent_version=contact.agent_version,
-            gpus=contact.gpus,
-            pci_devices=contact.pci_devices,
+            state=_STATES[reachability.state] if entry.running else fleet_pb2.GUEST_STATE_STOPPED,
+            agent_version=reachability.agent_version,
+            gpus=reachability.gpus,
+            pci_devices=reachability.pci_devices,
             gpus_given=entry.gpus_given,
         )
-        if contact.answered_at is not None:
-            guest.last_contact.FromMilliseconds(round(contact.answered_at * 1000))
+        if reachability.answered_at is not None:
+            guest.last_contact.FromMilliseconds(round(reachability.answered_at * 1000))
         return guest
 
 

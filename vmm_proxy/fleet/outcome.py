@@ -14,7 +14,7 @@ from guest_contract.methods import proxied_methods
 from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.errors import CallError, rpc_status
 from vmm_proxy.upstream.passed_metadata import Metadata
-from vmm_proxy.upstream.pool import Require, Upstreams
+from vmm_proxy.upstream.pool import Pool, Require
 from vmm_proxy.upstream.question import Question
 from vmm_proxy.upstream.single_flight import Answer, Outcome
 
@@ -84,7 +84,7 @@ def _gpu_info(answer: Answer) -> guest_api_pb2.GpuInfoResponse:
 
 
 def ask_gpu_info(
-    upstreams: Upstreams,
+    pool: Pool,
     guest_id: str,
     metadata: Metadata,
     deadline: float,
@@ -103,7 +103,7 @@ def ask_gpu_info(
         told(GuestOutcome(guest_id, outcome, received_at or wall_clock(), loop.time() - started, generation))
 
     try:
-        upstream = upstreams.reach(guest_id, require)
+        upstream = pool.upstream(guest_id, require)
         generation = upstream.generation
         if kept := upstream.kept(GPU_INFO, metadata):
             tell(kept)

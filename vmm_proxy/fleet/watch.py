@@ -1,9 +1,9 @@
 """Asks guests again and again for those who watch them: one question per guest and interval, however many watch.
 
-Watchers with one interval and one max-age share a Beat, which asks each guest that any of them wants and gives every outcome to all
-who want it. A guest that has not answered yet is not asked again. The beat ends with its last watcher. What is kept is the answer of one
+Watchers with one interval and one max-age share a Poller, which asks each guest that any of them wants and gives every outcome to all
+who want it. A guest that has not answered yet is not asked again. The poller ends with its last watcher. What is kept is the answer of one
 generation of a guest's entry, and each watcher judges what it sends when it sends it: who may see what changes within an interval, which
-can be a day. Rejected: a timer per watcher (a question per watcher), and a fixed beat for all (the slowest watcher would set the load).
+can be a day. Rejected: a timer per watcher (a call per watcher), and one fixed interval for all (the slowest watcher would set the load).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vmm_proxy.fleet.collect import ask_each
 from vmm_proxy.fleet.outbox import Outbox
 from vmm_proxy.fleet.outcome import GuestOutcome, ask_gpu_info
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
-from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.pool import Pool
 from vmm_proxy.upstream.question import Question
 
 # The contract's words at WatchGpuInfoRequest.interval.
@@ -44,7 +44,7 @@ class Watcher:
         self.wanted: dict[str, int] = {}
 
     def choose(self) -> None:
-        """Take a new look at the guests; one that is asked for by name and not seen is answered here, and nobody is asked."""
+        """Choose again from the guests of now; one that is asked for by name and not seen is answered here, and nobody is asked."""
         chosen = self._selection.choose(self._guests)
         self.wanted = {guest_id: entry.generation for guest_id in chosen if (entry := self._guests.get(guest_id))}
         for guest_id in chosen:
@@ -68,19 +68,19 @@ class Watcher:
 
 
 class Watches:
-    """The beats by interval, and by how old an answer may be."""
+    """The pollers by interval, and by how old an answer may be."""
 
-    def __init__(self, upstreams: Upstreams, wall_clock: Callable[[], float], sleep: Sleep = asyncio.sleep) -> None:
-        self._upstreams = upstreams
+    def __init__(self, pool: Pool, wall_clock: Callable[[], float], sleep: Sleep = asyncio.sleep) -> None:
+        self._pool = pool
         self._wall_clock = wall_clock
         self._sleep = sleep
-        self._beats: dict[tuple[float, Metadata], Beat] = {}
+        self._pollers: dict[tuple[float, Metadata], Poller] = {}
         self._watchers: set[Watcher] = set()
 
     @property
-    def beats(self) -> int:
+    def pollers(self) -> int:
         """How many intervals (with a max-age of their own each) are being watched."""
-        return len(self._beats)
+        return len(self._pollers)
 
     @property
     def watchers(self) -> int:
@@ -91,21 +91,21 @@ class Watches:
         """A new watcher of those of `guests` that are selected; end it with leave() and the same `interval_seconds` and `metadata`."""
         watcher = Watcher(selection, guests, self._wall_clock)
         key = (interval_seconds, deciding(metadata))
-        beat = self._beats.get(key)
-        if beat is None:
-            beat = self._beats[key] = Beat(interval_seconds, key[1], self._upstreams, self._wall_clock, self._sleep)
+        poller = self._pollers.get(key)
+        if poller is None:
+            poller = self._pollers[key] = Poller(interval_seconds, key[1], self._pool, self._wall_clock, self._sleep)
         self._watchers.add(watcher)
-        beat.add(watcher)
+        poller.add(watcher)
         return watcher
 
     async def leave(self, watcher: Watcher, interval_seconds: float, metadata: Metadata = ()) -> None:
-        """End a watcher, and its beat if it was the last."""
+        """End a watcher, and its poller if it was the last."""
         self._watchers.discard(watcher)
         key = (interval_seconds, deciding(metadata))
-        beat = self._beats[key]
-        if beat.remove(watcher):
-            del self._beats[key]
-            await beat.close()
+        poller = self._pollers[key]
+        if poller.remove(watcher):
+            del self._pollers[key]
+            await poller.close()
 
     def end(self) -> None:
         """End every stream: the proxy stops."""
@@ -113,20 +113,20 @@ class Watches:
             watcher.outbox.close()
 
 
-class Beat:
+class Poller:
     """Asks the guests that its watchers want, every `interval_seconds`."""
 
     def __init__(
         self,
         interval_seconds: float,
         metadata: Metadata,
-        upstreams: Upstreams,
+        pool: Pool,
         wall_clock: Callable[[], float],
         sleep: Sleep,
     ) -> None:
         self._interval_seconds = interval_seconds
         self._metadata = metadata
-        self._upstreams = upstreams
+        self._pool = pool
         self._wall_clock = wall_clock
         self._sleep = sleep
         self._watchers: set[Watcher] = set()
@@ -158,7 +158,7 @@ class Beat:
         return not self._watchers
 
     async def close(self) -> None:
-        """End the beat and its questions."""
+        """End the poller and its questions."""
         tasks = [self._task, *self._starting]
         for task in tasks:
             task.cancel()
@@ -187,7 +187,7 @@ class Beat:
             return
         self._asking[guest_id] = None
         deadline = asyncio.get_running_loop().time() + GPU_INFO_BOUND_SECONDS
-        question = ask_gpu_info(self._upstreams, guest_id, self._metadata, deadline, self._wall_clock, told=self._told)
+        question = ask_gpu_info(self._pool, guest_id, self._metadata, deadline, self._wall_clock, told=self._told)
         if question:
             self._asking[guest_id] = question
 
@@ -201,9 +201,9 @@ class Beat:
         for watcher in self._watchers:
             if guest_id in watcher.wanted:
                 watcher.outbox.offer(outcome)
-        if outcome.generation and not self._current(outcome) and self._upstreams.generation(guest_id):
+        if outcome.generation and not self._current(outcome) and self._pool.generation(guest_id):
             # Its VM is another one since it was asked.
             self._ask(guest_id)
 
     def _current(self, outcome: GuestOutcome) -> bool:
-        return outcome.generation == self._upstreams.generation(outcome.guest_id)
+        return outcome.generation == self._pool.generation(outcome.guest_id)

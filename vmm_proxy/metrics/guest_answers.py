@@ -1,9 +1,9 @@
-"""What every running guest last answered; guests are asked when somebody looks, and never otherwise.
+"""What every running guest last answered. Guests are asked when a page or a scrape needs it, and never otherwise.
 
-Whoever looks is given what is known. Guests that answered promptly last time are waited for a moment, so that their figures are of now;
+A reader gets what is known. Guests that answered promptly last time are waited for a moment, so that their figures are of now;
 a guest of which nothing is known is waited for as long as the page may take; everything else comes behind the page. So a dead guest delays
-the first page only, and nobody else's answer. One look at a guest at a time, however many scrapers there are. Rejected: a ticker (it wakes
-a thousand idle VMs for a page that nobody reads), and serving only what was known before (a scrape each minute would show a minute ago).
+the first page only, and nobody else's answer. One refresh of a guest at a time, however many scrapers there are. Rejected: a ticker (it
+wakes a thousand idle VMs for a page nobody reads), and serving only what was known before (a scrape each minute shows the minute before).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.errors import CallError
 from vmm_proxy.metrics.last_answers import LastKnown, Part
 from vmm_proxy.metrics.pacing import Pace
-from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.pool import Pool
 from vmm_proxy.upstream.single_flight import Answer
 
 log = logging.getLogger(__name__)
 
-# Two scrapers that come together share a look. A guest itself samples its cards every 5 s at most.
+# Two scrapers that come together share a refresh. A guest itself samples its cards every 5 s at most.
 LOOK_AGAIN_SECONDS = 1.0
 # Guests that answered within this are waited for this long: a person does not notice it, a scraper neither.
 PROMPT_SECONDS = 0.1
@@ -48,30 +48,28 @@ CARDS_LIMIT = 256
 _METHODS = {method.name: method for method in proxied_methods()}
 M = TypeVar("M", bound=Message)
 
-# Called when a guest's look ended, its entry changed, or it left (with False).
+# Called when a guest's refresh ended, its entry changed, or it left (with False).
 Listener = Callable[[LastKnown, bool], None]
 
 
-class FleetBoard:
+class GuestAnswers:
     """The guests of `directory` that run, each with what it last answered."""
 
-    def __init__(
-        self, directory: Directory, upstreams: Upstreams, *, with_containers: bool = True, clock: Clock = boottime
-    ) -> None:
-        self._upstreams = upstreams
+    def __init__(self, directory: Directory, pool: Pool, *, with_containers: bool = True, clock: Clock = boottime) -> None:
+        self._pool = pool
         self._with_containers = with_containers
         self.clock = clock
         self._guests: dict[str, LastKnown] = {
-            entry.id: LastKnown(entry, upstreams.contact(entry.id)) for entry in directory.after() if entry.running
+            entry.id: LastKnown(entry, pool.reachability(entry.id)) for entry in directory.after() if entry.running
         }
         self._ordered: tuple[LastKnown, ...] | None = None
         self._pace = Pace()
-        # Waiting for their look or in it.
+        # Waiting for their refresh or in it.
         self._looking: set[LastKnown] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: set[_Wait] = set()
         self._listeners: list[Listener] = []
-        directory.listen(self._changed)
+        directory.subscribe(self._changed)
 
     def guests(self) -> Sequence[LastKnown]:
         """Every running guest, in id order."""
@@ -83,7 +81,7 @@ class FleetBoard:
         """The running guest with this id."""
         return self._guests.get(guest_id)
 
-    def listen(self, listener: Listener) -> None:
+    def subscribe(self, listener: Listener) -> None:
         """Tell `listener` of every guest that is new, looked at, changed or gone."""
         self._listeners.append(listener)
 
@@ -109,7 +107,7 @@ class FleetBoard:
             self._waits.discard(wait)
 
     async def close(self) -> None:
-        """End every look."""
+        """End every refresh."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -148,7 +146,7 @@ class FleetBoard:
         """Ask one thing and keep the outcome; raises nothing but cancellation."""
         method: Method = _METHODS[method_name]
         try:
-            answer = await self._upstreams.reach(guest.id).call(method, (), deadline, for_fleet=True)
+            answer = await self._pool.upstream(guest.id).call(method, (), deadline, for_fleet=True)
             message = _fitting(answer, kind)
         except CallError as error:
             part.failure = error.as_value()
@@ -180,7 +178,7 @@ class FleetBoard:
                 self._leave(known)
             if after is None or not after.running:
                 return
-            known = self._guests[after.id] = LastKnown(after, self._upstreams.contact(after.id))
+            known = self._guests[after.id] = LastKnown(after, self._pool.reachability(after.id))
             self._ordered = None
         for listener in self._listeners:
             listener(known, True)

@@ -17,12 +17,12 @@ from guest_contract import card_sums
 from guest_contract.card_sums import NO_CARDS, CardSums
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.errors import CallError
-from vmm_proxy.upstream.reachability import Contact, Reach
+from vmm_proxy.upstream.reachability import Reachability, ReachabilityState
 
 # Prometheus itself looks back five minutes for a sample before it takes a series for gone.
 KEEP_SECONDS = 300.0
 
-_UP = {Reach.SERVING: True, Reach.UNREACHABLE: False, Reach.UNKNOWN: None}
+_UP = {ReachabilityState.SERVING: True, ReachabilityState.UNREACHABLE: False, ReachabilityState.UNKNOWN: None}
 
 M = TypeVar("M", bound=Message)
 
@@ -32,7 +32,7 @@ class Part(Generic[M]):
     """One method's last answer, and its last outcome."""
 
     answer: M | None = None
-    # On the board's clock; meaningful with an answer only.
+    # On the clock of GuestAnswers; meaningful with an answer only.
     received_at: float = 0.0
     # How the last call failed; None after an answer, and before the first outcome.
     failure: CallError | None = None
@@ -58,16 +58,16 @@ class LastKnown:
 
     entry: GuestEntry
     # What all calls to it say of its reachability, whoever made them.
-    contact: Contact
+    reachability: Reachability
     gpus: Part[GpuInfoResponse] = field(default_factory=Part)
     system: Part[SystemInfo] = field(default_factory=Part)
     containers: Part[ListContainersResponse] = field(default_factory=Part)
-    # On the board's clock.
+    # On the clock of GuestAnswers.
     asked_at: float = float("-inf")
     containers_asked_at: float = float("-inf")
-    # How long the last look took; None before the first one ended.
+    # How long the last refresh took; None before the first one ended.
     look_seconds: float | None = None
-    # Counts looks that ended, and changes of the entry: whoever shows a guest sees from it that there is something new.
+    # Counts refreshes that ended, and changes of the entry: whoever shows a guest sees from it that there is something new.
     version: int = 0
     # What the page makes of all this (guest_lines).
     lines: object = None
@@ -89,11 +89,11 @@ class LastKnown:
     @property
     def up(self) -> bool | None:
         """Whether the guest is reachable (vmm_proxy.upstream.reachability); None while nothing is known."""
-        return _UP[self.contact.reach]
+        return _UP[self.reachability.state]
 
     @property
     def answered_at(self) -> float | None:
-        """When the last answer came, on the board's clock."""
+        """When the last answer came, on the clock of GuestAnswers."""
         gpus, system = self.gpus, self.system
         if gpus.answer is None:
             return None if system.answer is None else system.received_at

@@ -19,14 +19,14 @@ YOUNG_SECONDS = 0.05
 TURN_SECONDS = 0.001
 
 
-class Breath:
-    """Gives other work a turn whenever TURN_SECONDS are used up."""
+class LoopTurns:
+    """Yields to the loop whenever TURN_SECONDS are used up."""
 
     def __init__(self) -> None:
         self._now = asyncio.get_running_loop().time
         self._since = self._now()
 
-    async def take(self) -> None:
+    async def yield_if_due(self) -> None:
         """Call between two steps."""
         if self._now() - self._since >= TURN_SECONDS:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The proxy's own series: its calls, its lines to guests, its directory, its process."""
+"""The proxy's own series: its calls, its channels to guests, its directory, its process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from guest_metrics.process import ProcessFigures
 from vmm_proxy.call_stats import DURATION_BOUNDS_SECONDS, CallCounts
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.sources import SourceStates
-from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class OwnFigures:
     """Where the proxy's own figures come from."""
 
     directory: Directory
-    upstreams: Upstreams
+    pool: Pool
     calls: CallCounts
     sources: SourceStates
 
@@ -26,8 +26,8 @@ class OwnFigures:
         """The samples now; `looked` is the process, None when it could not be looked at."""
         lines = Lines()
         self._add_calls(lines)
-        lines.add(table.PROXY_REDIALS, self.upstreams.redials)
-        lines.add(table.PROXY_IDENTITY_MISMATCHES, self.upstreams.identity_mismatches)
+        lines.add(table.PROXY_REDIALS, self.pool.redials)
+        lines.add(table.PROXY_IDENTITY_MISMATCHES, self.pool.identity_mismatches)
         entries = self.directory.after()
         running = sum(entry.running for entry in entries)
         lines.add(table.PROXY_DIRECTORY_ENTRIES, running, "running")

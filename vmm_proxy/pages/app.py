@@ -21,9 +21,9 @@ from vmm_proxy.pages.parts import PageParts
 def create_http_app(parts: PageParts) -> Starlette:
     """The app over `parts`."""
     metrics = MetricsPage(parts)
-    discovery = Discovery(parts.board, parts.setup.labels, parts.setup.target)
+    discovery = Discovery(parts.guest_answers, parts.setup.labels, parts.setup.target)
 
-    dashboard = DashboardPage(parts.board, parts.view)
+    dashboard = DashboardPage(parts.guest_answers, parts.view)
 
     async def healthz(_request: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from guest_transport.http.answers import answer
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.labels import label_name
-from vmm_proxy.metrics.guest_answers import FleetBoard
+from vmm_proxy.metrics.guest_answers import GuestAnswers
 from vmm_proxy.metrics.labels import own_labels
 from vmm_proxy.pages.settings import HOST_PORT
 
@@ -26,8 +26,8 @@ NO_HOST = "localhost"
 class Discovery:
     """Answers `/sd`; `target` is where Prometheus finds the proxy, None: where it asked."""
 
-    def __init__(self, board: FleetBoard, chosen: Mapping[str, str], target: str | None) -> None:
-        self._board = board
+    def __init__(self, guest_answers: GuestAnswers, chosen: Mapping[str, str], target: str | None) -> None:
+        self._answers = guest_answers
         self._chosen = chosen
         self._target = target
 
@@ -35,7 +35,7 @@ class Discovery:
         """The list of targets; asks no guest."""
         asked_at = request.headers.get("host", "")
         target = self._target or (asked_at if HOST_PORT.fullmatch(asked_at) else NO_HOST)
-        groups = [{"targets": [target], "labels": self._labels(guest.entry)} for guest in self._board.guests()]
+        groups = [{"targets": [target], "labels": self._labels(guest.entry)} for guest in self._answers.guests()]
         return await answer(request, json.dumps(groups).encode(), "application/json")
 
     def _labels(self, entry: GuestEntry) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""`/events`: the fleet's table as it changes, by server-sent events, for as many viewers as one look at the guests.
+"""`/events`: the fleet's table as it changes, by server-sent events, for any number of viewers from one refresh of the guests.
 
-While somebody watches, guests are looked at every LIVE_SECONDS, and never otherwise. Of a viewer is kept which guests it has not been shown
+While somebody watches, the guests are refreshed every LIVE_SECONDS, and never otherwise. For each viewer are kept the guests not yet sent
 since they changed, so that one who reads slowly misses what was overtaken, never the newest, and costs no memory for it. Rejected: a
 websocket (nothing is ever said back), and sending values for the page to make into rows (a second place where a guest's text is escaped).
 
@@ -19,13 +19,13 @@ from starlette.responses import Response
 
 from guest_transport.http.bounded_stream import BoundedStream, StreamAnswer, StreamPlaces
 from vmm_proxy.directory.directory import Directory, GuestEntry
-from vmm_proxy.metrics.guest_answers import FleetBoard
+from vmm_proxy.metrics.guest_answers import GuestAnswers
 from vmm_proxy.metrics.last_answers import LastKnown
 from vmm_proxy.pages.fleet_view import FleetView
 
 # A guest samples its cards no more often than this.
 LIVE_SECONDS = 5.0
-# A guest that needs longer is shown as down, and asked again at the next look.
+# A guest that needs longer is shown as down, and asked again at the next refresh.
 LOOK_SECONDS = 4.5
 # A quarter of the requests at once: people who watch must not keep a scraper out.
 STREAMS_AT_ONCE = 16
@@ -42,17 +42,17 @@ GATHER_SECONDS = 0.1
 
 
 class LiveFleet:
-    """The viewers and the beat that looks at guests for them."""
+    """The viewers and the poller that refreshes the guests for them."""
 
-    def __init__(self, directory: Directory, board: FleetBoard, view: FleetView, stopping: asyncio.Event) -> None:
-        self._board = board
+    def __init__(self, directory: Directory, guest_answers: GuestAnswers, view: FleetView, stopping: asyncio.Event) -> None:
+        self._answers = guest_answers
         self._view = view
         self._stopping = stopping
         self._viewers: set[_Viewer] = set()
         self._places = StreamPlaces(STREAMS_AT_ONCE, "dashboards")
-        self._beat: asyncio.Task[None] | None = None
-        directory.listen(self._entry_changed)
-        board.listen(self._looked)
+        self._poller: asyncio.Task[None] | None = None
+        directory.subscribe(self._entry_changed)
+        guest_answers.subscribe(self._looked)
 
     async def answer(self, request: Request) -> Response:
         """The stream of one viewer."""
@@ -62,19 +62,19 @@ class LiveFleet:
             return Response(media_type="text/event-stream")
         viewer = _Viewer()
         self._viewers.add(viewer)
-        if self._beat is None or self._beat.done():
-            self._beat = asyncio.create_task(self._look_again_and_again(), name="live fleet")
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll(), name="live fleet")
         stream = BoundedStream(self._events(viewer), stopping=self._stopping, seconds=STREAM_SECONDS)
         return StreamAnswer(
             _until_its_time(stream), stream, lambda: self._leave(viewer, give_back), media_type="text/event-stream"
         )
 
     async def close(self) -> None:
-        """End the beat."""
-        if self._beat is not None:
-            self._beat.cancel()
+        """End the poller."""
+        if self._poller is not None:
+            self._poller.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._beat
+                await self._poller
 
     def _leave(self, viewer: _Viewer, give_back: Callable[[], None]) -> None:
         give_back()
@@ -82,9 +82,9 @@ class LiveFleet:
         if not self._viewers:
             self._view.forget_rows()
 
-    async def _look_again_and_again(self) -> None:
+    async def _poll(self) -> None:
         while self._viewers:
-            await self._board.bring_up_to_date(self._board.guests(), LOOK_SECONDS)
+            await self._answers.bring_up_to_date(self._answers.guests(), LOOK_SECONDS)
             await asyncio.sleep(LIVE_SECONDS)
 
     async def _events(self, viewer: _Viewer) -> AsyncGenerator[bytes, None]:
@@ -120,7 +120,7 @@ class LiveFleet:
 
 
 class _Viewer:
-    """Which guests one viewer has not been shown since they changed, in the order in which they did."""
+    """The guests that changed since they were last sent to one viewer, in the order of their changes."""
 
     def __init__(self) -> None:
         self._unseen: dict[str, None] = {}

@@ -38,7 +38,7 @@ class MetricsPage:
             return await self._one(request, query, chosen, form, seconds)
         if query:
             raise HTTPException(400, "labels: only with vm_id")
-        await self._parts.board.bring_up_to_date(self._parts.board.guests(), seconds)
+        await self._parts.guest_answers.bring_up_to_date(self._parts.guest_answers.guests(), seconds)
         looked = await self._parts.process.within(min(seconds, OWN_LOOK_SECONDS))
         blocks = await self._parts.page.of_all(form, self._parts.own.lines(looked), chosen)
         return await answer_blocks(request, blocks, form.value)
@@ -49,14 +49,14 @@ class MetricsPage:
         guest_id = query["vm_id"]
         if not valid_guest_id(guest_id):
             raise HTTPException(400, f"vm_id: must be {GUEST_ID_RULE}")
-        await self._parts.board.bring_up_to_date([self._running(guest_id)], seconds)
+        await self._parts.guest_answers.bring_up_to_date([self._running(guest_id)], seconds)
         # It may have become another VM meanwhile, of which nothing is known yet.
         guest = self._running(guest_id)
         page = self._parts.page.of_one(guest, form, chosen, labels_from_target="labels" in query)
         return await answer(request, page, form.value)
 
     def _running(self, guest_id: str) -> LastKnown:
-        guest = self._parts.board.get(guest_id)
+        guest = self._parts.guest_answers.get(guest_id)
         if guest is None:
             raise HTTPException(404, "not found: no running guest has this id")
         return guest

@@ -11,14 +11,14 @@ from guest_transport.http.shared_look import SharedLook, in_thread
 from vmm_proxy.call_stats import CallCounts
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.sources import SourceStates
-from vmm_proxy.metrics.guest_answers import FleetBoard
+from vmm_proxy.metrics.guest_answers import GuestAnswers
 from vmm_proxy.metrics.page import FleetPage
 from vmm_proxy.metrics.proxy_series import OwnFigures
 from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.fleet_view import FleetView
 from vmm_proxy.pages.live import LiveFleet
 from vmm_proxy.pages.settings import PageSetup
-from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PageParts:
     """The fleet's knowledge and its pages; `ready` says whether every other address is listened on."""
 
     setup: PageSetup
-    board: FleetBoard
+    guest_answers: GuestAnswers
     page: FleetPage
     own: OwnFigures
     process: SharedLook[ProcessFigures]
@@ -42,7 +42,7 @@ class PageParts:
         setup: PageSetup,
         *,
         directory: Directory,
-        upstreams: Upstreams,
+        pool: Pool,
         calls: CallCounts,
         dashboard: Pages,
         sources: SourceStates,
@@ -50,22 +50,22 @@ class PageParts:
         stopping: asyncio.Event,
     ) -> PageParts:
         """Join the parts."""
-        board = FleetBoard(directory, upstreams, with_containers=setup.containers)
-        view = FleetView(directory, board, dashboard)
+        guest_answers = GuestAnswers(directory, pool, with_containers=setup.containers)
+        view = FleetView(directory, guest_answers, dashboard)
         return cls(
             setup=setup,
-            board=board,
-            page=FleetPage(board, setup.labels, dashboard.version),
-            own=OwnFigures(directory, upstreams, calls, sources),
+            guest_answers=guest_answers,
+            page=FleetPage(guest_answers, setup.labels, dashboard.version),
+            own=OwnFigures(directory, pool, calls, sources),
             process=SharedLook("process figures", in_thread(read_process)),
             view=view,
-            live=LiveFleet(directory, board, view, stopping),
+            live=LiveFleet(directory, guest_answers, view, stopping),
             ready=ready,
             stopping=stopping,
         )
 
     async def close(self) -> None:
-        """End every look at a guest and at the process. The server has stopped by then."""
+        """End every refresh of guests and of the process's figures. Call it after the server has stopped."""
         await self.live.close()
-        await self.board.close()
+        await self.guest_answers.close()
         await self.process.close()

@@ -21,7 +21,7 @@ from guest_transport.peers import UnixPeer
 from guest_transport.process.repeated_lines import about
 from vmm_proxy.errors import CallError
 from vmm_proxy.policy.access import Access
-from vmm_proxy.policy.credentials import Shown
+from vmm_proxy.policy.credentials import Credentials
 from vmm_proxy.policy.tokens import token_sha256, valid_token
 from vmm_proxy.policy.while_allowed import while_allowed
 
@@ -39,7 +39,7 @@ class RefusedError(Exception):
         self.status = status
 
 
-class TokenDoor:
+class TokenAuth:
     """`app` behind the tokens that `access` knows; a token that is taken away ends what streams with it."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -52,8 +52,8 @@ class TokenDoor:
             await self._app(scope, receive, send)
             return
         try:
-            shown = _shown(scope)
-            self._require_all_guests(shown)
+            credentials = _credentials(scope)
+            self._require_all_guests(credentials)
         except RefusedError as refusal:
             await _refuse(refusal, scope, receive, send)
             return
@@ -65,7 +65,7 @@ class TokenDoor:
             await send(message)
 
         try:
-            async with while_allowed(self._access, lambda: self._require_all_guests(shown), RefusedError):
+            async with while_allowed(self._access, lambda: self._require_all_guests(credentials), RefusedError):
                 await self._app(scope, receive, sending)
         except RefusedError as refusal:
             if started:
@@ -74,9 +74,9 @@ class TokenDoor:
                 # The page took its time, and the token was taken away meanwhile.
                 await _refuse(refusal, scope, receive, send)
 
-    def _require_all_guests(self, shown: Shown) -> None:
+    def _require_all_guests(self, credentials: Credentials) -> None:
         try:
-            caller = self._access.judge(shown)
+            caller = self._access.judge(credentials)
         except CallError as error:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, error.text) from error
         if not any(not grant.labels for grant in caller.grants):
@@ -91,14 +91,14 @@ async def _refuse(refusal: RefusedError, scope: Scope, receive: Receive, send: S
     await PlainTextResponse(f"{refusal}\n", refusal.status, headers)(scope, receive, send)
 
 
-def _shown(scope: Scope) -> Shown:
+def _credentials(scope: Scope) -> Credentials:
     values = [value for name, value in scope["headers"] if name == b"authorization"]
     token = _token(values[0].decode("latin-1")) if len(values) == 1 else None
     if token is None or not valid_token(token):
         reason = "show one token: authorization: Bearer TOKEN, or any user with the token as the password"
         raise RefusedError(HTTPStatus.UNAUTHORIZED, reason)
     # A token is judged by itself, whoever brings it.
-    return Shown(UnixPeer(), token_sha256=token_sha256(token))
+    return Credentials(UnixPeer(), token_sha256=token_sha256(token))
 
 
 def _token(authorization: str) -> str | None:

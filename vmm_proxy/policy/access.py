@@ -1,8 +1,8 @@
-"""From what a caller shows to who it is and what it was granted; the rules behind it can be replaced while calls go on.
+"""From a caller's credentials to its name and its grants. The rules can be replaced while calls are in progress.
 
-A token speaks first, then a certificate, then the socket: whoever shows a credential is judged by it alone, so that root can try
-out what a viewer's token sees. Somebody who is known without a grant is a caller who may nothing (PERMISSION_DENIED); somebody
-whom nothing speaks for is refused (UNAUTHENTICATED).
+A token is used first, then a certificate, then the socket. A caller with a credential is judged by that one alone, so that root can try
+out what a viewer's token sees. A known caller without a grant may do nothing (PERMISSION_DENIED). A caller without valid credentials is
+refused (UNAUTHENTICATED).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import grpc
 
 from guest_transport.peers import TcpPeer, UnixPeer, VsockPeer
 from vmm_proxy.errors import CallError
-from vmm_proxy.policy.credentials import Shown
+from vmm_proxy.policy.credentials import Credentials
 from vmm_proxy.policy.roles import Caller, Grant, Role
 from vmm_proxy.policy.tokens import Token, holder
 
@@ -77,14 +77,14 @@ class Access:
         finally:
             del self._subscribed[key]
 
-    def judge(self, shown: Shown) -> Caller:
+    def judge(self, credentials: Credentials) -> Caller:
         """Who calls; raises CallError UNAUTHENTICATED."""
-        if shown.token_sha256 is not None:
-            return self._token_holder(shown.token_sha256)
-        if shown.certificate:
-            grants = _united(self._rules.certificates.get(name, ()) for name in shown.certificate)
-            return Caller(f"certificate {' '.join(shown.certificate)}", grants)
-        match shown.peer:
+        if credentials.token_sha256 is not None:
+            return self._token_holder(credentials.token_sha256)
+        if credentials.certificate:
+            grants = _united(self._rules.certificates.get(name, ()) for name in credentials.certificate)
+            return Caller(f"certificate {' '.join(credentials.certificate)}", grants)
+        match credentials.peer:
             case UnixPeer(uid=None):
                 if self._rules.unix_role is not None:
                     return Caller("unix", (Grant(self._rules.unix_role),))

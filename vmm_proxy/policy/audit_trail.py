@@ -19,7 +19,7 @@ from guest_fleet.v1 import fleet_pb2
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.errors import CallError
 from vmm_proxy.policy.audit_log import Audit, AuditError
-from vmm_proxy.policy.rate_limit import Scarce
+from vmm_proxy.policy.rate_limit import RateLimit
 from vmm_proxy.policy.roles import Caller
 
 # An entry of the directory with every field in use; more is the caller's own invention and is left out.
@@ -33,8 +33,8 @@ class AuditTrail:
 
     def __init__(self, audit: Audit, clock: Callable[[], float]) -> None:
         self._audit = audit
-        self._refusals = Scarce(clock)
-        self._wrong_guests = Scarce(clock)
+        self._refusals = RateLimit(clock)
+        self._wrong_guests = RateLimit(clock)
         self._wrong: dict[str, bytes] = {}
 
     async def ask(self, path: str, caller: Caller, request: object) -> Mapping[str, object]:
@@ -58,7 +58,7 @@ class AuditTrail:
         await asyncio.shield(self._audit.note({"event": "done", **about, "outcome": code, "text": text}))
 
     def refused(self, path: str, who: str, request: object, error: CallError) -> None:
-        """Say that a call was refused at the gate."""
+        """Say that a call was refused by the interceptor."""
         # The proxy's log counts repetitions by itself; a file keeps every line.
         left_out = self._refusals.take() if self._audit.is_a_file else 0
         if left_out is None:

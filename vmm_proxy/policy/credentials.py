@@ -21,7 +21,7 @@ _SCHEME = "bearer"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Credentials:
     """The credentials of one call."""
 
     peer: Peer
@@ -31,17 +31,17 @@ class Shown:
 
 
 # A servicer context is generic in its messages, which do not matter here.
-def read_shown(context: grpc.aio.ServicerContext[Any, Any], peer: Peer) -> Shown:
+def read_credentials(context: grpc.aio.ServicerContext[Any, Any], peer: Peer) -> Credentials:
     """What `peer` shows in `context`; raises CallError UNAUTHENTICATED for an authorization that is no bearer token."""
     # TLS is spoken on TCP only, and asking for it costs.
     certificate = certificate_names(context) if isinstance(peer, TcpPeer) else ()
-    shown = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
-    return Shown(peer, certificate, _only_token(shown) if shown else None)
+    authorizations = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+    return Credentials(peer, certificate, _only_token(authorizations) if authorizations else None)
 
 
-def _only_token(shown: Sequence[str | bytes]) -> bytes:
-    if len(shown) == 1 and isinstance(shown[0], str):
-        scheme, _, token = shown[0].partition(" ")
+def _only_token(authorizations: Sequence[str | bytes]) -> bytes:
+    if len(authorizations) == 1 and isinstance(authorizations[0], str):
+        scheme, _, token = authorizations[0].partition(" ")
         if scheme.lower() == _SCHEME and valid_token(token):
             return token_sha256(token)
     raise CallError(grpc.StatusCode.UNAUTHENTICATED, "authorization: must be one bearer token")

@@ -2,8 +2,8 @@
 
 It asks who calls, requires the role that the method needs, gives the servicer the permit, and accounts for what changes something. Whoever
 loses the role while it is served is served no longer; what changes something is finished, because its outcome must be known.
-A method that method_roles does not list is nobody's. Rejected: a check in each servicer (one is forgotten), and a wrapped context
-object (gRPC's own is C and checks its type).
+A method that method_roles does not list is refused to everybody. Rejected: a check in each servicer (one is forgotten), and a wrapped
+context object (gRPC's own is C and checks its type).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vmm_proxy.call_stats import CallCounts
 from vmm_proxy.errors import CallError, refuse
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.audit_trail import AuditTrail
-from vmm_proxy.policy.credentials import Shown, read_shown
+from vmm_proxy.policy.credentials import Credentials, read_credentials
 from vmm_proxy.policy.method_roles import is_open
 from vmm_proxy.policy.permit import Permit, grant_permit
 from vmm_proxy.policy.roles import Role
 from vmm_proxy.policy.while_allowed import while_allowed
-from vmm_proxy.upstream.limits import CALLS, CALLS_KEPT, CALLS_OF_ONE, Share, SharedSlots
+from vmm_proxy.upstream.limits import CALLS, CALLS_KEPT, CALLS_OF_ONE, Share, SharedConcurrencyLimit
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ Unary = Callable[[Any, Context], Awaitable[Any]]
 Stream = Callable[[Any, Context], AsyncIterator[Any]]
 
 
-class Gate(grpc.aio.ServerInterceptor):
+class PolicyInterceptor(grpc.aio.ServerInterceptor):
     """Stands in front of a server's services. `needed` is the role of each method by path."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._trail = trail
         self._needed = needed
         self._counts = counts
-        self._calls = SharedSlots(CALLS, CALLS_OF_ONE, "the proxy", kept=CALLS_KEPT, what="calls in progress")
+        self._calls = SharedConcurrencyLimit(CALLS, CALLS_OF_ONE, "the proxy", kept=CALLS_KEPT, what="calls in progress")
         # By path, and only of methods that are served; made at a method's first call.
         self._guarded: dict[str, Handler] = {}
 
@@ -154,18 +154,18 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _admit(self, path: str, context: Context, request: object = None) -> tuple[Permit, Share]:
         """The permit of a caller that may call `path`, made the present one, and its taken place; raises CallError for every other."""
-        shown = Shown(self._peers.of(context))
+        credentials = Credentials(self._peers.of(context))
         try:
             needed = self._role_for(path)
-            shown = read_shown(context, shown.peer)
-            permit = Permit(self._access, shown, needed)
+            credentials = read_credentials(context, credentials.peer)
+            permit = Permit(self._access, credentials, needed)
             permit.require_role()
             place = self._calls.share_of(permit.account, admin=permit.is_admin)
             place.take()
         except CallError as error:
             if self._counts is not None:
                 self._counts.refused(path, error)
-            self._note_refusal(path, shown, request, error)
+            self._note_refusal(path, credentials, request, error)
             raise
         grant_permit(permit)
         return permit, place
@@ -176,11 +176,11 @@ class Gate(grpc.aio.ServerInterceptor):
             raise CallError(grpc.StatusCode.PERMISSION_DENIED, "nobody may call this method: no role is set for it")
         return needed
 
-    def _note_refusal(self, path: str, shown: Shown, request: object, error: CallError) -> None:
+    def _note_refusal(self, path: str, credentials: Credentials, request: object, error: CallError) -> None:
         try:
-            who = self._access.judge(shown).name
+            who = self._access.judge(credentials).name
         except CallError:
-            who = str(shown.peer)
+            who = str(credentials.peer)
         if request is not None:
             self._trail.refused(path, who, request, error)
         else:

@@ -1,7 +1,7 @@
-"""What the caller of the present call may do: the gate's verdict, as the services see it.
+"""What the caller of the present call may do: the interceptor's verdict, as the services see it.
 
-The gate sets it for the length of a call; a service that is reached past the gate finds none and fails (closed). When the rules
-change while a stream runs, the next question is answered by the new ones. Read it at the begin of a call: tasks of the proxy's
+The interceptor sets it for the length of a call; a service that is reached past the interceptor finds none and fails (closed). When the
+rules change while a stream runs, the next question is answered by the new ones. Read it at the begin of a call: tasks of the proxy's
 own inherit that of whoever started them and must not ask.
 """
 
@@ -16,7 +16,7 @@ from guest_transport.peers import UnixPeer, lasting_name
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.errors import CallError, not_known
 from vmm_proxy.policy.access import Access
-from vmm_proxy.policy.credentials import Shown
+from vmm_proxy.policy.credentials import Credentials
 from vmm_proxy.policy.roles import Caller, Role
 
 _CURRENT: ContextVar[Permit] = ContextVar("permit")
@@ -25,25 +25,25 @@ _CURRENT: ContextVar[Permit] = ContextVar("permit")
 class Permit:
     """A caller, and the role that its call needs."""
 
-    def __init__(self, access: Access, shown: Shown, needed: Role) -> None:
+    def __init__(self, access: Access, credentials: Credentials, needed: Role) -> None:
         self._access = access
-        self._shown = shown
+        self._credentials = credentials
         self._needed = needed
         self._version = access.version
-        self._caller = access.judge(shown)
+        self._caller = access.judge(credentials)
 
     def caller(self) -> Caller:
         """Who calls, by the rules in force; raises CallError UNAUTHENTICATED."""
         if self._version != self._access.version:
-            self._caller = self._access.judge(self._shown)
+            self._caller = self._access.judge(self._credentials)
             self._version = self._access.version
         return self._caller
 
     @property
     def account(self) -> str | None:
         """Whom the call is put down to: the same for all connections of one user, token or certificate. None for nobody in particular."""
-        peer = self._shown.peer
-        if isinstance(peer, UnixPeer) and peer.uid is None and self._shown.token_sha256 is None:
+        peer = self._credentials.peer
+        if isinstance(peer, UnixPeer) and peer.uid is None and self._credentials.token_sha256 is None:
             return None
         return lasting_name(self.caller().name)
 
@@ -97,11 +97,11 @@ def grant_permit(permit: Permit) -> None:
 
 
 def current_permit() -> Permit:
-    """The present call's permit; raises CallError INTERNAL where no gate was passed."""
+    """The present call's permit; raises CallError INTERNAL where it did not pass the interceptor."""
     try:
         return _CURRENT.get()
     except LookupError:
-        raise CallError(grpc.StatusCode.INTERNAL, "a fault of the proxy: the call passed no gate") from None
+        raise CallError(grpc.StatusCode.INTERNAL, "a fault of the proxy: the call did not pass the interceptor") from None
 
 
 def _denied(needed: Role, guest_id: str = "") -> CallError:

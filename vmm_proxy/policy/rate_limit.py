@@ -1,4 +1,4 @@
-"""Lets a few events of a kind through each minute, and counts the rest, so that a caller who is refused in a loop fills no disk."""
+"""A limit of events a minute. The events beyond it are only counted, so that a caller who is refused in a loop does not fill the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EVENTS_PER_MINUTE = 60
 _WINDOW_SECONDS = 60.0
 
 
-class Scarce:
+class RateLimit:
     """Counts events by `clock` (monotonic seconds)."""
 
     def __init__(self, clock: Callable[[], float], limit: int = EVENTS_PER_MINUTE) -> None:

@@ -1,4 +1,4 @@
-"""Bearer tokens: a file of hashes, and the comparison of a shown token with them.
+"""Bearer tokens: a file of hashes, and the comparison of a caller's token with them.
 
 The file holds SHA-256 and no salt, because a token is long and random: nobody guesses 128 bits, with or without a rainbow table.
 That is why a short one is refused where it is hashed. Every entry is compared in constant time, also after a match, so that the

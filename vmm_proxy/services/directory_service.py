@@ -1,7 +1,7 @@
 """guest_fleet.v1.DirectoryService: a VMM that calls tells which guests there are.
 
-That the caller is an administrator is the gate's business (policy), and so is the audit log; what is logged here is for the
-operator who reads one log only.
+The interceptor (policy) requires the administrator's role and writes the audit log. The lines logged here are for operators who read
+the proxy's log only.
 """
 
 from __future__ import annotations

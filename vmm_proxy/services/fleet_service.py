@@ -33,8 +33,8 @@ from vmm_proxy.fleet.watch import (
 from vmm_proxy.policy.permit import Permit, SeenGuests, current_permit
 from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
-from vmm_proxy.upstream.limits import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedSlots
-from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.limits import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedConcurrencyLimit
+from vmm_proxy.upstream.pool import Pool
 from vmm_proxy.upstream.single_flight import Answer
 
 # The servicer's stubs want a context of both gRPC stacks; what is served here is grpc.aio's.
@@ -50,17 +50,17 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         self,
         *,
         directory: Directory,
-        upstreams: Upstreams,
+        pool: Pool,
         guest_list: GuestList,
         watches: Watches,
         wall_clock: Callable[[], float],
     ) -> None:
         self._directory = directory
-        self._upstreams = upstreams
+        self._pool = pool
         self._guest_list = guest_list
         self._watches = watches
         self._wall_clock = wall_clock
-        self._streams = SharedSlots(FLEET_STREAMS, FLEET_STREAMS_OF_ONE, "the fleet")
+        self._streams = SharedConcurrencyLimit(FLEET_STREAMS, FLEET_STREAMS_OF_ONE, "the fleet")
 
     def service(self) -> Service:
         """What a server needs to serve it."""
@@ -94,7 +94,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             now = asyncio.get_running_loop().time()
             asked_until = guest_deadline(context, GPU_INFO_BOUND_SECONDS, COLLECTION_MARGIN_SECONDS)
             deadline = min(asked_until, now + GPU_INFO_BOUND_SECONDS)
-            asked = functools.partial(ask_gpu_info, self._upstreams, require=permit.require)
+            asked = functools.partial(ask_gpu_info, self._pool, require=permit.require)
             async with contextlib.aclosing(collect(asked, guest_ids, metadata, deadline, self._wall_clock)) as collected:
                 async for outcomes in collected:
                     answer = fleet_pb2.CollectGpuInfoResponse()
@@ -113,7 +113,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     def _judged(self, outcome: GuestOutcome, permit: Permit) -> GuestOutcome:
         """`outcome`, or a failure in its place where it may not be sent any more."""
         try:
-            self._upstreams.require_current(outcome.guest_id, outcome.generation, permit.require)
+            self._pool.require_current(outcome.guest_id, outcome.generation, permit.require)
         except CallError as error:
             return outcome.failed_instead(error.as_value())
         return outcome

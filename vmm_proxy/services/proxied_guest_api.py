@@ -21,7 +21,7 @@ from vmm_proxy.errors import CallError, Trailers, refuse
 from vmm_proxy.policy.permit import current_permit
 from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import guest_deadline
-from vmm_proxy.upstream.pool import Upstreams
+from vmm_proxy.upstream.pool import Pool
 from vmm_proxy.upstream.single_flight import Answer
 
 log = logging.getLogger(__name__)
@@ -31,21 +31,21 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Forward = Callable[[bytes, Context], Awaitable[bytes]]
 
 
-def proxied_api(upstreams: Upstreams, counts: CallCounts) -> Service:
-    """The service, forwarding to `upstreams` and counted in `counts`."""
+def proxied_api(pool: Pool, counts: CallCounts) -> Service:
+    """The service, forwarding to `pool` and counted in `counts`."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, upstreams, counts), None, None)
+        method.name: grpc.unary_unary_rpc_method_handler(_forward(method, pool, counts), None, None)
         for method in proxied_methods()
     }
     generic = grpc.method_handlers_generic_handler(PROXIED_SERVICE.full_name, handlers)
     return Service(PROXIED_SERVICE.full_name, lambda server: server.add_generic_rpc_handlers((generic,)))
 
 
-def _forward(method: Method, upstreams: Upstreams, counts: CallCounts) -> Forward:
+def _forward(method: Method, pool: Pool, counts: CallCounts) -> Forward:
     async def forward(request: bytes, context: Context) -> bytes:
         with counts.call(method.name) as counted:
             try:
-                answer, trailers = await _ask(method, upstreams, request, context)
+                answer, trailers = await _ask(method, pool, request, context)
             except CallError as error:
                 failure = error
             except Exception:
@@ -62,7 +62,7 @@ def _forward(method: Method, upstreams: Upstreams, counts: CallCounts) -> Forwar
     return forward
 
 
-async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Context) -> tuple[Answer, Trailers]:
+async def _ask(method: Method, pool: Pool, request: bytes, context: Context) -> tuple[Answer, Trailers]:
     """The answer, and what of its trailers is this caller's.
 
     What was read is judged again before it is sent; what a guest was made to do is told however it went, also to who lost the right.
@@ -73,8 +73,8 @@ async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Co
         raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "the request does not decode as guest_api.Id") from error
     permit = current_permit()
     require = permit.require
-    share = upstreams.share_of(permit.account, admin=permit.is_admin)
-    upstream = upstreams.reach(guest_id, require)
+    share = pool.share_of(permit.account, admin=permit.is_admin)
+    upstream = pool.upstream(guest_id, require)
     metadata = passed_metadata.to_guest(context.invocation_metadata())
     if kept := upstream.kept(method, metadata):
         return kept, kept.trailers
@@ -82,9 +82,9 @@ async def _ask(method: Method, upstreams: Upstreams, request: bytes, context: Co
         answer = await upstream.call(method, metadata, guest_deadline(context, method.bound_seconds), share=share)
     except CallError as error:
         if method.only_reads:
-            upstreams.require_current(guest_id, upstream.generation, require)
+            pool.require_current(guest_id, upstream.generation, require)
         error.trailers = passed_metadata.with_own_id(error.trailers, metadata)
         raise
     if method.only_reads:
-        upstreams.require_current(guest_id, upstream.generation, require)
+        pool.require_current(guest_id, upstream.generation, require)
     return answer, passed_metadata.with_own_id(answer.trailers, metadata)

@@ -1,4 +1,4 @@
-"""One call over one line, from request to checked reply.
+"""One call over one channel, from request to checked reply.
 
 The reply is taken as hostile: its size, its lists and its encoding are checked before anything of it is passed on, and it is
 encoded anew from what was decoded, unknown fields kept. Rejected: letting gRPC decode (it turns a reply that does not decode
@@ -18,7 +18,7 @@ from guest_transport.answer import answer_of, cancel, message_of
 from guest_transport.options import CONNECT_SECONDS
 from vmm_proxy.errors import CallError, Trailers
 from vmm_proxy.upstream import passed_metadata, reply_limits
-from vmm_proxy.upstream.channel import Line, ReadToEndCall, UnaryCall
+from vmm_proxy.upstream.channel import Channel, ReadToEndCall, UnaryCall
 from vmm_proxy.upstream.grpc_errors import connection_lost, from_guest, handshake_timed_out, never_connected
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.single_flight import Answer
@@ -32,37 +32,37 @@ DOUBT_SECONDS = 0.1
 
 
 class NotSentError(CallError):
-    """The line takes no new calls any more: the guest has not seen this one."""
+    """The channel takes no new calls any more: the guest has not seen this one."""
 
 
 class LostError(CallError):
     """The connection ended before the guest's answer was whole; the guest may have seen the call."""
 
 
-async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
-    """The guest's answer to `method`, asked over `line` until `deadline` (loop time); raises CallError, also NotSentError, LostError."""
+async def ask(channel: Channel, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
+    """The guest's answer to `method`, asked over `channel` until `deadline` (loop time); raises CallError, also NotSentError, LostError."""
     path = method.guest_path
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
         try:
-            call = line.call(path, timeout=deadline - started, metadata=metadata)
+            call = channel.call(path, timeout=deadline - started, metadata=metadata)
             wire = await _only_message(call, guest_id)
         except grpc.aio.AioRpcError as error:
-            if line.spent and never_connected(error):
+            if channel.spent and never_connected(error):
                 raise _not_sent(guest_id) from error
             if not _worth_a_redial(error, loop.time() - started):
                 raise
-            call = line.call(path, timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
-            wire = await _once_connected(call, line, guest_id)
+            call = channel.call(path, timeout=deadline - loop.time(), metadata=metadata, wait_for_ready=True)
+            wire = await _once_connected(call, channel, guest_id)
         answered_with = await call.trailing_metadata()
-        line.trust(path)
+        channel.trust(path)
     except grpc.aio.UsageError as error:
-        # The line was replaced, and is closed by now, while this call waited for its turn on it.
+        # The channel was replaced, and is closed by now, while this call waited for its turn on it.
         raise _not_sent(guest_id) from error
     except asyncio.CancelledError as error:
         if loop.time() - started >= DOUBT_SECONDS:
-            line.doubt(path)
+            channel.doubt(path)
         if _caller_cancelled():
             raise
         # The channel was closed under the call, which gRPC tells in the same way.
@@ -70,11 +70,11 @@ async def ask(line: Line, guest_id: str, method: Method, metadata: Metadata, dea
         raise CallError(grpc.StatusCode.UNAVAILABLE, text) from error
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            line.doubt(path)
+            channel.doubt(path)
         waited = loop.time() - started
         trailers = passed_metadata.to_caller(error.trailing_metadata(), metadata)
-        told = from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=line.refusal)
-        if connection_lost(error) and not line.refusal:
+        told = from_guest(guest_id, error, trailers, waited_seconds=waited, refusal=channel.refusal)
+        if connection_lost(error) and not channel.refusal:
             raise LostError(told.code, told.text, answered=told.answered) from error
         raise told from error
     return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with, metadata) if answered_with else ())
@@ -112,14 +112,14 @@ def _worth_a_redial(error: grpc.aio.AioRpcError, waited_seconds: float) -> bool:
     return never_connected(error) and (waited_seconds >= SWALLOWED_SECONDS or handshake_timed_out(error))
 
 
-async def _once_connected(call: UnaryCall | ReadToEndCall, line: Line, guest_id: str) -> bytes | None:
+async def _once_connected(call: UnaryCall | ReadToEndCall, channel: Channel, guest_id: str) -> bytes | None:
     """The reply of a call that waits for the redial; raises CallError UNAVAILABLE when patience ends without a connection."""
     unreachable = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: unreachable: it does not answer the connection")
     gave_up = False
 
     def give_up() -> None:
         nonlocal gave_up
-        if not line.connected:
+        if not channel.connected:
             gave_up = True
             cancel(call)
 
@@ -131,7 +131,7 @@ async def _once_connected(call: UnaryCall | ReadToEndCall, line: Line, guest_id:
             raise unreachable from None
         raise
     except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not line.connected:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not channel.connected:
             raise unreachable from error
         raise
     finally:

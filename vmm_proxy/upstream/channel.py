@@ -1,6 +1,6 @@
 """The channel to one guest: made at the first call, thrown away as a whole, never repaired.
 
-Each line owns its connection (no two guests share one), dials lazily, and is replaced by a new one when the guest stops answering on it.
+Each channel owns its connection (no two guests share one), dials lazily, and is replaced by a new one when the guest stops answering on it.
 Every guest's bytes go through the relay, where they are counted (unasked_bytes.py). Rejected: one channel per address kept in a pool,
 where a reused address would inherit another guest's connection; and letting gRPC dial Unix sockets and TCP itself (it spares 0.1 ms a
 call, and nothing tells how much such a guest sends: docs/decisions/guest-floods.md).
@@ -35,17 +35,17 @@ class _Dialled:
     times: int = 0
 
 
-class Line:
+class Channel:
     """An open channel to `address`; raises CallError where the host has no place for its relay.
 
     With a `pin` it is one connection and no more: `proven` says that the guest at its other end showed the pin, and `spent` that the
-    connection has ended and a new line is needed. With `secured` it speaks TLS.
+    connection has ended and a new channel is needed. With `secured` it speaks TLS.
     """
 
     def __init__(
         self, guest_id: str, address: Address, unasked: UnaskedBytes, pin: bytes = b"", secured: Secured | None = None
     ) -> None:
-        # `dial` counts here and not in this line: a line that the function held would stay until the garbage is collected.
+        # `dial` counts here and not in this channel: a channel that the function held would stay until the garbage is collected.
         self._dialled = dialled = _Dialled()
 
         async def dial() -> socket.socket:

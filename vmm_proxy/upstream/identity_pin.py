@@ -1,4 +1,4 @@
-"""Whether the VM at the other end of a line is the one that the directory means.
+"""Whether the VM at the other end of a channel is the one that the directory means.
 
 A CID or a socket path can be given to another VM while a guest is away. Where the directory pins an instance_id, every new
 connection is asked for Info first, and nothing else is sent or passed on until it showed the pin: another VM never answers for
@@ -18,7 +18,7 @@ from guest_api import guest_api_pb2
 from guest_contract.methods import proxied_methods
 from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
-from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.channel import Channel
 
 log = logging.getLogger(__name__)
 
@@ -34,22 +34,22 @@ class WrongGuestError(CallError):
         self.shown = shown
 
 
-async def prove(line: Line, guest_id: str, deadline: float) -> None:
-    """Return once the guest at the end of `line` has shown its pin; raises WrongGuestError, or CallError where it could not be asked."""
-    if line.proven:
+async def prove(channel: Channel, guest_id: str, deadline: float) -> None:
+    """Return once the guest at the end of `channel` has shown its pin; raises WrongGuestError, or CallError where it could not be asked."""
+    if channel.proven:
         return
     try:
-        async with asyncio.timeout_at(deadline), line.proving:
-            if not line.proven:
-                await _ask_for_pin(line, guest_id, deadline)
+        async with asyncio.timeout_at(deadline), channel.proving:
+            if not channel.proven:
+                await _ask_for_pin(channel, guest_id, deadline)
     except TimeoutError:
         text = f"guest {guest_id}: did not show its identity in time"
         raise CallError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
 
 
-async def _ask_for_pin(line: Line, guest_id: str, deadline: float) -> None:
+async def _ask_for_pin(channel: Channel, guest_id: str, deadline: float) -> None:
     try:
-        answer = await ask(line, guest_id, _INFO, (), deadline)
+        answer = await ask(channel, guest_id, _INFO, (), deadline)
     except CallError as error:
         if not error.answered:
             raise
@@ -57,6 +57,6 @@ async def _ask_for_pin(line: Line, guest_id: str, deadline: float) -> None:
         text = f"guest {guest_id}: its pinned identity cannot be checked, Info ended with {error.code.name}"
         raise CallError(grpc.StatusCode.FAILED_PRECONDITION, text) from error
     shown = answer.message.instance_id if isinstance(answer.message, guest_api_pb2.GuestInfo) else b""
-    if not hmac.compare_digest(shown, line.pin):
+    if not hmac.compare_digest(shown, channel.pin):
         raise WrongGuestError(guest_id, shown, answer.wire_bytes)
-    line.proven = True
+    channel.proven = True

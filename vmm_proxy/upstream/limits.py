@@ -20,8 +20,8 @@ PROXY_CALLS = 256
 PROXY_CALLS_OF_ONE = 64
 # Of those, what only administrators may take: enough to look at a fleet that callers hold, and to end what hangs.
 PROXY_CALLS_KEPT = 32
-# Calls and streams of all services in progress, past the gate; what one caller may hold of them (as many as wait for two hanging guests);
-# what only administrators may take.
+# Calls and streams of all services in progress, past the interceptor; what one caller may hold of them (as many as wait for two hanging
+# guests); what only administrators may take.
 CALLS = 1024
 CALLS_OF_ONE = 256
 CALLS_KEPT = 64
@@ -38,7 +38,7 @@ FLEET_STREAMS_OF_ONE = 8
 RETRY_AFTER_SECONDS = 1.0
 
 
-class Places(Protocol):
+class Limit(Protocol):
     """What a call takes a place of."""
 
     def take(self) -> None:
@@ -48,7 +48,7 @@ class Places(Protocol):
         """Give a taken place back."""
 
 
-class Slots:
+class ConcurrencyLimit:
     """At most `limit` places; `whose` names them in the refusal."""
 
     def __init__(self, limit: int, whose: str) -> None:
@@ -67,14 +67,14 @@ class Slots:
         self.taken -= 1
 
 
-class SharedSlots:
+class SharedConcurrencyLimit:
     """At most `limit` places, of which one caller holds at most `of_one`: whoever takes all it can get leaves room for the others.
 
     `kept` of them are for administrators, to whom `of_one` does not apply. `what` says in a refusal what takes a place.
     """
 
     def __init__(self, limit: int, of_one: int, whose: str, *, kept: int = 0, what: str = "streams open") -> None:
-        self._all = Slots(limit, whose)
+        self._all = ConcurrencyLimit(limit, whose)
         self._common = limit - kept
         self._whose = whose
         self._of_one = of_one
@@ -108,9 +108,9 @@ class SharedSlots:
 
 
 class Share:
-    """Places of which one caller takes some."""
+    """Limit of which one caller takes some."""
 
-    def __init__(self, places: SharedSlots, caller: str | None, *, admin: bool) -> None:
+    def __init__(self, places: SharedConcurrencyLimit, caller: str | None, *, admin: bool) -> None:
         self._places = places
         self._caller = caller
         self._admin = admin

@@ -1,7 +1,7 @@
 """From a guest's id to the guest: who is known, who runs, and one Upstream for each that was called.
 
-It follows the directory: a guest that was removed, stopped or moved loses its line at once, and its calls in flight end with
-UNAVAILABLE. A new label changes nothing here. Rejected: checking the directory only at the next call, which would leave a line
+It follows the directory: a guest that was removed, stopped or moved loses its channel at once, and its calls in progress end with
+UNAVAILABLE. A new label changes nothing here. Rejected: checking the directory only at the next call, which would leave a channel
 to a VM that is gone, or to its successor.
 """
 
@@ -16,8 +16,8 @@ from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.guest_tls import GuestTls, tls_for
 from vmm_proxy.errors import CallError, not_known
-from vmm_proxy.upstream.limits import PROXY_CALLS, PROXY_CALLS_KEPT, PROXY_CALLS_OF_ONE, Places, SharedSlots
-from vmm_proxy.upstream.reachability import Contact, Reach
+from vmm_proxy.upstream.limits import PROXY_CALLS, PROXY_CALLS_KEPT, PROXY_CALLS_OF_ONE, Limit, SharedConcurrencyLimit
+from vmm_proxy.upstream.reachability import Reachability, ReachabilityState
 from vmm_proxy.upstream.upstream import Upstream
 
 # Why the calls to a guest end before it answered.
@@ -29,7 +29,7 @@ Require = Callable[[GuestEntry | None, str], None]
 OnWrongGuest = Callable[[GuestEntry, bytes], None]
 
 
-class Upstreams:
+class Pool:
     """The guests of `directory`, as far as they were called."""
 
     def __init__(
@@ -44,20 +44,20 @@ class Upstreams:
         self._usual_tls = usual_tls
         self._on_wrong_guest = on_wrong_guest
         self._wall_clock = wall_clock
-        self._calls = SharedSlots(
+        self._calls = SharedConcurrencyLimit(
             PROXY_CALLS, PROXY_CALLS_OF_ONE, "the proxy", kept=PROXY_CALLS_KEPT, what="calls to guests in progress"
         )
         self._upstreams: dict[str, Upstream] = {}
         # Kept while the guest is known, also across a stop: when it last answered is then still worth knowing.
-        self._contacts: dict[str, Contact] = {}
+        self._reachability: dict[str, Reachability] = {}
         self._closing: set[asyncio.Task[None]] = set()
         # Of upstreams that were ended; a count may not fall.
         self._past_redials = 0
         # Connections that another guest than the pinned one answered.
         self.identity_mismatches = 0
-        directory.listen(self._changed)
+        directory.subscribe(self._changed)
 
-    def reach(self, guest_id: str, require: Require | None = None) -> Upstream:
+    def upstream(self, guest_id: str, require: Require | None = None) -> Upstream:
         """The guest with this id, if it may be called, and by somebody whom `require` lets; raises CallError.
 
         Without `require` it is reached on the proxy's own account.
@@ -91,12 +91,12 @@ class Upstreams:
             reason = REMOVED if entry is None else MOVED if entry.running else STOPPED
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: {reason}")
 
-    def share_of(self, caller: str | None, *, admin: bool) -> Places:
+    def share_of(self, caller: str | None, *, admin: bool) -> Limit:
         """The places for calls to guests as `caller` has them; None for one who cannot be told from others."""
         return self._calls.share_of(caller, admin=admin)
 
     def renew_certificates(self) -> None:
-        """Use renewed certificates towards guests from their next calls on; calls in flight finish."""
+        """Use renewed certificates towards guests from their next calls on; calls in progress finish."""
         for upstream in self._upstreams.values():
             upstream.renew_certificates()
 
@@ -112,29 +112,29 @@ class Upstreams:
             generation=entry.generation,
             pin=entry.instance_id,
             tls=tls_for(entry.address, entry.tls, self._usual_tls),
-            contact=self.contact(entry.id),
+            reachability=self.reachability(entry.id),
             proxy_calls=self._calls.share_of(None),
             wall_clock=self._wall_clock,
             on_wrong_guest=wrong_guest,
         )
 
-    def contact(self, guest_id: str) -> Contact:
+    def reachability(self, guest_id: str) -> Reachability:
         """What the calls to a guest say of it; all unknown where none was made."""
-        known = self._contacts.get(guest_id)
+        known = self._reachability.get(guest_id)
         if known is None:
-            known = Contact()
+            known = Reachability()
             # Kept for a guest of the directory alone, so that whoever holds it sees what the first call says.
             if self._directory.get(guest_id) is not None:
-                self._contacts[guest_id] = known
+                self._reachability[guest_id] = known
         return known
 
     @property
     def redials(self) -> int:
-        """Lines that were replaced because their guest did not answer, since the proxy started."""
+        """Channels that were replaced because their guest did not answer, since the proxy started."""
         return self._past_redials + sum(upstream.redials for upstream in self._upstreams.values())
 
     async def close(self) -> None:
-        """End every line and every call."""
+        """End every channel and every call."""
         for upstream in self._upstreams.values():
             self._close(upstream, "the proxy stops")
         self._upstreams.clear()
@@ -144,18 +144,18 @@ class Upstreams:
         if before is None:
             return
         if after is None:
-            self._contacts.pop(before.id, None)
+            self._reachability.pop(before.id, None)
             self._end(before.id, REMOVED)
         elif not before.same_vm(after):
             # Version and times were another VM's.
-            self._contacts.pop(before.id, None)
+            self._reachability.pop(before.id, None)
             self._end(before.id, MOVED)
         elif not after.running:
             self._end(before.id, STOPPED)
 
     def _end(self, guest_id: str, reason: str) -> None:
-        if contact := self._contacts.get(guest_id):
-            contact.reach, contact.why = Reach.UNKNOWN, ""
+        if reachability := self._reachability.get(guest_id):
+            reachability.state, reachability.reason = ReachabilityState.UNKNOWN, ""
         if upstream := self._upstreams.pop(guest_id, None):
             self._close(upstream, reason)
 

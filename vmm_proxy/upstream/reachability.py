@@ -30,7 +30,7 @@ def answered(outcome: Outcome) -> bool:
     return isinstance(outcome, Answer) or outcome.answered
 
 
-class Reach(enum.Enum):
+class ReachabilityState(enum.Enum):
     """What the calls to a guest say."""
 
     UNKNOWN = "unknown"
@@ -39,19 +39,19 @@ class Reach(enum.Enum):
 
 
 @dataclass(slots=True)
-class Contact:
+class Reachability:
     """The last known of a guest: whether it is reachable, when it was last tried and last answered (epoch seconds)."""
 
-    reach: Reach = Reach.UNKNOWN
+    state: ReachabilityState = ReachabilityState.UNKNOWN
     # Why it is unreachable; empty while it is not.
-    why: str = ""
+    reason: str = ""
     # How many calls it answered: a call that notes this when it begins knows at its end whether another one was answered meanwhile.
     answers: int = 0
     answered_at: float | None = None
     tried_at: float | None = None
     agent_version: str = ""
     # Whether Info was asked for on the proxy's own account.
-    looked: bool = False
+    info_asked: bool = False
     # Cards by the driver and on the PCI bus, by the last answer about GPUs; None is unknown.
     gpus: int | None = None
     pci_devices: int | None = None
@@ -67,14 +67,14 @@ class Contact:
             self.answers += 1
         elif self.answers != answers_before:
             return
-        reach = Reach.SERVING if answered(outcome) else Reach.UNREACHABLE
-        self.why = outcome.text if isinstance(outcome, CallError) and not outcome.answered else ""
-        if reach is not self.reach:
+        state = ReachabilityState.SERVING if answered(outcome) else ReachabilityState.UNREACHABLE
+        self.reason = outcome.text if isinstance(outcome, CallError) and not outcome.answered else ""
+        if state is not self.state:
             if isinstance(outcome, CallError) and not outcome.answered:
                 log.warning("%s", outcome.text, extra=about(guest_id))
             else:
                 log.info("guest %s: answers", guest_id)
-            self.reach = reach
+            self.state = state
         message = outcome.message if isinstance(outcome, Answer) else None
         if isinstance(message, guest_api_pb2.GuestInfo):
             self.agent_version = plain(message.version, VERSION_LIMIT_BYTES)

@@ -1,8 +1,8 @@
-"""One guest as the proxy calls it: its line, its limits, who shares a call, and what the last outcome says of its reach.
+"""The calls to one guest: its limits, its shared calls, its channel, and what their outcomes say of its reachability.
 
-Identical reading calls share one call to the guest, each caller with its own deadline; what only traces a call makes no difference. A line
-on which the guest misses three deadlines in a row is replaced. Closing it answers everybody who waits, because a handler whose call is
-merely cancelled sends no status at all. A call that only reads is made a second time where the connection was lost under it, as it is
+Identical reading calls share one call to the guest, each caller with its own deadline; what only traces a call makes no difference. A
+channel on which the guest misses three deadlines in a row is replaced. Closing it answers everybody who waits, because a handler whose call
+is merely cancelled sends no status at all. A call that only reads is made a second time where the connection was lost under it, as it is
 when a VM is restored. Rejected: retries of anything else (only the caller knows what a second call means).
 """
 
@@ -20,31 +20,31 @@ from guest_transport.addresses import Address
 from vmm_proxy.directory.guest_tls import GuestTls, secure
 from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import LostError, NotSentError, ask
-from vmm_proxy.upstream.channel import Line
+from vmm_proxy.upstream.channel import Channel
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
 from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
 from vmm_proxy.upstream.last_answer import LastAnswer
-from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, Places, Slots
+from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, ConcurrencyLimit, Limit
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.question import Question
-from vmm_proxy.upstream.reachability import Contact, Reach, answered
+from vmm_proxy.upstream.reachability import Reachability, ReachabilityState, answered
 from vmm_proxy.upstream.single_flight import Answer, Outcome, SharedCall
 from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
 log = logging.getLogger(__name__)
 
-# One missed deadline is a slow guest, three in a row a line that leads nowhere (a VM that was replaced behind the same address).
+# One missed deadline is a slow guest, three in a row a channel that leads nowhere (a VM that was replaced behind the same address).
 MISSES_BEFORE_REDIAL = 3
 # Calls with tiny deadlines could make every third call a redial; a guest that is up needs far less than this to answer on a new
-# line.
+# channel.
 REDIAL_PAUSE_SECONDS = 1.0
 # A guest that takes every connection and drops it costs two for one call this often, and one for each call between.
 SECOND_ASK_PAUSE_SECONDS = 1.0
 # A caller who allows less says nothing about the guest when no answer comes: on a busy host a healthy one takes some 10 ms, and its first
 # connection as long.
 HASTY_SECONDS = 0.1
-# Calls still on a replaced line end with their own deadlines, of which this is the longest.
-OLD_LINE_GRACE_SECONDS = LONGEST_SECONDS
+# Calls still on a replaced channel end with their own deadlines, of which this is the longest.
+OLD_CHANNEL_GRACE_SECONDS = LONGEST_SECONDS
 
 
 def _cancelled_besides() -> bool:
@@ -63,8 +63,8 @@ class Upstream:
         *,
         generation: int = 0,
         pin: bytes = b"",
-        contact: Contact,
-        proxy_calls: Places,
+        reachability: Reachability,
+        proxy_calls: Limit,
         wall_clock: Callable[[], float],
         tls: GuestTls | None = None,
         on_wrong_guest: Callable[[bytes], None] | None = None,
@@ -77,14 +77,14 @@ class Upstream:
         self._on_wrong_guest = on_wrong_guest
         # How often another VM answered at the guest's address.
         self.wrong_guests = 0
-        self.contact = contact
+        self.reachability = reachability
         self.redials = 0
         self._address = address
         self._wall_clock = wall_clock
         self._proxy_calls = proxy_calls
-        self._calls = Slots(GUEST_CALLS, f"guest {guest_id}")
-        self._callers = Slots(GUEST_CALLERS, f"guest {guest_id}")
-        self._line: Line | None = None
+        self._calls = ConcurrencyLimit(GUEST_CALLS, f"guest {guest_id}")
+        self._callers = ConcurrencyLimit(GUEST_CALLERS, f"guest {guest_id}")
+        self._channel: Channel | None = None
         self._last = LastAnswer(wall_clock)
         self._unasked = UnaskedBytes(guest_id, asyncio.get_running_loop().time)
         self._in_progress: set[SharedCall] = set()
@@ -96,7 +96,7 @@ class Upstream:
         self._closed: CallError | None = None
 
     async def call(
-        self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False, share: Places | None = None
+        self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False, share: Limit | None = None
     ) -> Answer:
         """The guest's answer by `deadline` (loop time); raises CallError. `share`: the places of the proxy as the caller has them.
 
@@ -115,10 +115,10 @@ class Upstream:
         """The guest's last answer, where the caller's cache-control takes one of its age, and the guest need not be asked."""
         if method.name != self._last.METHOD or not metadata:
             return None
-        return self._last.young_enough(metadata, self._line)
+        return self._last.young_enough(metadata, self._channel)
 
     async def _wait(
-        self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool, share: Places | None
+        self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool, share: Limit | None
     ) -> Outcome:
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -133,7 +133,7 @@ class Upstream:
         finally:
             question.leave()
 
-    async def _lead(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> Outcome:
+    async def _lead(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Limit | None) -> Outcome:
         if self._closed:
             raise self._closed.again()
         self._callers.take()
@@ -163,7 +163,7 @@ class Upstream:
         told: Callable[[Outcome], None],
         *,
         for_fleet: bool = False,
-        share: Places | None = None,
+        share: Limit | None = None,
     ) -> Question:
         """As call(), but `told` gets the outcome, which others share: not to be raised. Raises CallError where there is no place."""
         self._callers.take()
@@ -180,7 +180,7 @@ class Upstream:
         return self._callers.taken
 
     async def close(self, reason: str) -> None:
-        """End every call with UNAVAILABLE and `reason`, and the line with them; further calls fail alike."""
+        """End every call with UNAVAILABLE and `reason`, and the channel with them; further calls fail alike."""
         self._closed = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {self.guest_id}: {reason}")
         for shared in list(self._in_progress):
             shared.abandon(self._closed)
@@ -190,15 +190,15 @@ class Upstream:
         # They end now that every call has. They may not be cancelled: a channel whose close() was cancelled counts as closed, and keeps its
         # connection for good (grpcio 1.85).
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        if self._line:
-            await self._line.close()
+        if self._channel:
+            await self._channel.close()
 
     def renew_certificates(self) -> None:
         """Dial anew where TLS is spoken, so that renewed files are used; calls in progress finish."""
-        if self._tls and self._line:
-            self._replace(self._line)
+        if self._tls and self._channel:
+            self._replace(self._channel)
 
-    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None) -> SharedCall:
+    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Limit | None) -> SharedCall:
         if self._closed:
             raise self._closed.again()
         shared = self._shared.get((method.name, deciding(metadata))) if method.only_reads else None
@@ -210,7 +210,7 @@ class Upstream:
         return shared
 
     def _begin(
-        self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Places | None
+        self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Limit | None
     ) -> tuple[SharedCall, Callable[[], None]]:
         """A shared call with its places taken, and what ends it."""
         # What the fleet asks like everybody else is one call per method at the most, and needs no place to be bounded: a scrape and a list,
@@ -230,10 +230,10 @@ class Upstream:
         self._in_progress.add(shared)
         if method.only_reads:
             self._shared[key] = shared
-        places: list[Places] = [slots for slots in (calls, proxy_calls) if slots]
+        places: list[Limit] = [places for places in (calls, proxy_calls) if places]
         return shared, partial(self._end, shared, key, places)
 
-    def _end(self, shared: SharedCall, key: tuple[str, Metadata], places: list[Places]) -> None:
+    def _end(self, shared: SharedCall, key: tuple[str, Metadata], places: list[Limit]) -> None:
         """Give the places of `shared` back and let nobody join it any more; the first time counts."""
         if shared not in self._in_progress:
             return
@@ -248,7 +248,7 @@ class Upstream:
     async def _carry(self, shared: SharedCall, method: Method, metadata: Metadata, end: Callable[[], None]) -> Outcome:
         outcome: Outcome
         allowed_seconds = shared.deadline - asyncio.get_running_loop().time()
-        answers_before = self.contact.answers
+        answers_before = self.reachability.answers
         answer_bytes = 0
         try:
             outcome = await self._ask(method, metadata, shared.deadline)
@@ -273,28 +273,28 @@ class Upstream:
         return outcome
 
     async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:
-        line = await self._open_line()
+        channel = await self._open_channel()
         try:
-            return await self._answer(line, method, metadata, deadline)
+            return await self._answer(channel, method, metadata, deadline)
         except NotSentError:
             pass
         except LostError:
-            if not self._may_ask_twice(method, deadline) and (line.proven or not line.spent):
+            if not self._may_ask_twice(method, deadline) and (channel.proven or not channel.spent):
                 raise
-            self._replace(line)
+            self._replace(channel)
         except CallError:
             # Before it was proven nothing was sent but the question who it is.
-            if line.proven or not line.spent:
+            if channel.proven or not channel.spent:
                 raise
         # A connection that ended meanwhile costs a new one, once.
-        line = await self._open_line()
-        return await self._answer(line, method, metadata, deadline)
+        channel = await self._open_channel()
+        return await self._answer(channel, method, metadata, deadline)
 
-    async def _answer(self, line: Line, method: Method, metadata: Metadata, deadline: float) -> Answer:
-        await self._prove(line, deadline)
-        answer = await ask(line, self.guest_id, method, metadata, deadline)
+    async def _answer(self, channel: Channel, method: Method, metadata: Metadata, deadline: float) -> Answer:
+        await self._prove(channel, deadline)
+        answer = await ask(channel, self.guest_id, method, metadata, deadline)
         if method.name == self._last.METHOD:
-            self._last.keep(answer, line)
+            self._last.keep(answer, channel)
         return answer
 
     def _may_ask_twice(self, method: Method, deadline: float) -> bool:
@@ -305,33 +305,33 @@ class Upstream:
         self._asked_twice_at = now
         return True
 
-    async def _prove(self, line: Line, deadline: float) -> None:
+    async def _prove(self, channel: Channel, deadline: float) -> None:
         try:
-            await prove(line, self.guest_id, deadline)
+            await prove(channel, self.guest_id, deadline)
         except WrongGuestError as error:
             self.wrong_guests += 1
-            self._replace(line)
+            self._replace(channel)
             if self._on_wrong_guest:
                 self._on_wrong_guest(error.shown)
             raise
 
-    async def _open_line(self) -> Line:
-        line = self._line
-        if line and not line.spent:
-            return line
-        if line:
-            self._replace(line)
+    async def _open_channel(self) -> Channel:
+        channel = self._channel
+        if channel and not channel.spent:
+            return channel
+        if channel:
+            self._replace(channel)
         secured = await secure(self.guest_id, self._address, self._tls) if self._tls else None
         # Another call may have been faster while the files were read.
-        if self._line is None:
-            self._line = Line(self.guest_id, self._address, self._unasked, self._pin, secured)
-        return self._line
+        if self._channel is None:
+            self._channel = Channel(self.guest_id, self._address, self._unasked, self._pin, secured)
+        return self._channel
 
-    def _replace(self, line: Line) -> None:
-        """Use `line` no more; a new one is made at the next call."""
-        if self._line is line:
-            self._line = None
-            self._retire(line)
+    def _replace(self, channel: Channel) -> None:
+        """Use `channel` no more; a new one is made at the next call."""
+        if self._channel is channel:
+            self._channel = None
+            self._retire(channel)
 
     def _note(self, outcome: Outcome, allowed_seconds: float, answers_before: int) -> None:
         missed = isinstance(outcome, CallError) and outcome.code is grpc.StatusCode.DEADLINE_EXCEEDED and not outcome.answered
@@ -339,8 +339,8 @@ class Upstream:
             return
         if answered(outcome):
             self._misses = 0
-        self.contact.note(self.guest_id, outcome, self._wall_clock(), answers_before=answers_before)
-        if self.contact.reach is Reach.UNREACHABLE:
+        self.reachability.note(self.guest_id, outcome, self._wall_clock(), answers_before=answers_before)
+        if self.reachability.state is ReachabilityState.UNREACHABLE:
             self._last.forget()
         if missed:
             self._missed()
@@ -348,15 +348,15 @@ class Upstream:
     def _missed(self) -> None:
         self._misses += 1
         now = asyncio.get_running_loop().time()
-        if self._misses < MISSES_BEFORE_REDIAL or now - self._redialled_at < REDIAL_PAUSE_SECONDS or self._line is None:
+        if self._misses < MISSES_BEFORE_REDIAL or now - self._redialled_at < REDIAL_PAUSE_SECONDS or self._channel is None:
             return
         log.warning("guest %s: %d deadlines missed in a row, dialling anew", self.guest_id, self._misses)
         self.redials += 1
         self._misses = 0
         self._redialled_at = now
-        self._replace(self._line)
+        self._replace(self._channel)
 
-    def _retire(self, line: Line) -> None:
-        task = asyncio.create_task(line.close(OLD_LINE_GRACE_SECONDS))
+    def _retire(self, channel: Channel) -> None:
+        task = asyncio.create_task(channel.close(OLD_CHANNEL_GRACE_SECONDS))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)

@@ -30,8 +30,8 @@ from vmm_proxy.pages.dashboard.render import Pages as DashboardPages
 from vmm_proxy.pages.parts import PageParts
 from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.upstream.call import _checked
-from vmm_proxy.upstream.pool import Upstreams
-from vmm_proxy.upstream.reachability import Contact
+from vmm_proxy.upstream.pool import Pool
+from vmm_proxy.upstream.reachability import Reachability
 from vmm_proxy.upstream.single_flight import Answer
 
 # In each of a reply's dozen strings, with four bytes a character, it stays an answer that the fleet's page keeps (KEPT_ANSWER_BYTES).
@@ -100,8 +100,8 @@ class _Guests:
     def __init__(self, answers: dict[str, dict[str, Message]]) -> None:
         self._answers = answers
 
-    def contact(self, _guest_id: str) -> Contact:
-        return Contact()
+    def reachability(self, _guest_id: str) -> Reachability:
+        return Reachability()
 
     def reach(self, guest_id: str) -> _Guest:
         return _Guest(guest_id, self._answers[guest_id])
@@ -132,7 +132,7 @@ async def _served_once(gpus: GpuInfoResponse, text: str) -> Pages:
     parts = PageParts.join(
         PageSetup(TcpAddress("127.0.0.1", 0), {}, containers=True, target=None),
         directory=directory,
-        upstreams=cast(Upstreams, _Guests({"vm-loud": loud, "vm-calm": calm})),
+        pool=cast(Pool, _Guests({"vm-loud": loud, "vm-calm": calm})),
         calls=CallCounts(),
         dashboard=_dashboard(),
         sources=dict,

@@ -53,7 +53,7 @@ class LibvirtGuests:
         self._written_down: set[str] = set()
         self._applying = False
         self._again: asyncio.Handle | None = None
-        directory.listen(self._on_change)
+        directory.subscribe(self._on_change)
 
     def apply(self, domains: Sequence[Domain]) -> None:
         """Make the directory's entries of libvirt those of `domains`."""

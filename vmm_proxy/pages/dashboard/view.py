@@ -134,7 +134,7 @@ def _note(known: LastKnown | None, gpus: GpuInfoResponse | None) -> str:
 
 
 def _why_down(known: LastKnown) -> str:
-    text = known.gpus.failure.text if known.gpus.failure else known.contact.why
+    text = known.gpus.failure.text if known.gpus.failure else known.reachability.reason
     return formats.text(text.removeprefix(f"guest {known.id}: "))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from guest_transport.process import repeated_lines
 from guest_transport.process.logs import JsonFormatter, TextFormatter
-from guest_transport.process.repeated_lines import EVERY_ONE, SteadyHandler, about
+from guest_transport.process.repeated_lines import EVERY_ONE, RepeatedLinesHandler, about
 
 
 class Bench:
@@ -25,7 +25,7 @@ class Bench:
         self.clock_reads = 0
         self.alarms: list[tuple[float, Callable[[], None]]] = []
         self.stream = io.StringIO()
-        self.handler = SteadyHandler(self.stream, clock=self._clock, later=later or self._later)
+        self.handler = RepeatedLinesHandler(self.stream, clock=self._clock, later=later or self._later)
         self.handler.setFormatter(TextFormatter())
         # Not of the process's own tree: pytest listens there.
         self.log = logging.Logger("guest_service.test")  # noqa: LOG001
