@@ -222,7 +222,12 @@ AGENT_BUILD_INFO = _info(
 AGENT_PART_UP = _gauge(
     "guest_service_part_up", "1 when this part of the page could be read, 0 when not; then its series are absent.", "part"
 )
-AGENT_FAMILIES = (GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_BUILD_INFO, AGENT_PART_UP)
+AGENT_REJECTED = _counter(
+    "guest_service_rejected_total",
+    "Calls and connections that the agent's gRPC server refused because of a bound, by reason.",
+    "reason",
+)
+AGENT_FAMILIES = (GPU_SAMPLES, GPU_SAMPLE_DURATION, GPU_CC_QUERY_ERRORS, AGENT_BUILD_INFO, AGENT_PART_UP, AGENT_REJECTED)
 
 # --- The proxy itself -------------------------------------------------------------------------------------------------------------------
 PROXY_GUEST_UP = _gauge(

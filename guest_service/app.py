@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -35,7 +36,7 @@ from guest_transport.process.reload import reloaded_on_hangup
 from guest_transport.process.sd_notify import Notifier
 from guest_transport.process.socket_activation import take_sockets
 from guest_transport.server.calls_of_one import CALLS_OF_ONE
-from guest_transport.server.grpc_server import GrpcServer
+from guest_transport.server.grpc_server import REFUSED_FOR, GrpcServer
 from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls_settings import server_tls
 
@@ -69,6 +70,8 @@ class Agent:
     server: GrpcServer
     system: SystemFacts
     version: str
+    # What the gRPC server refused since the start, by reason.
+    rejected: Counter[str]
     http: HttpServer | None = None
 
 
@@ -135,6 +138,7 @@ def _http_server(agent: Agent) -> HttpServer:
         engine=agent.engine,
         switches=lambda: settings.now.http,
         version=agent.version,
+        rejected=agent.rejected,
     )
     return HttpServer(parts, host_names=settings.now.http.host_names)
 
@@ -161,14 +165,16 @@ def build(config: GuestConfig) -> Agent:
         peers=peers,
         part_log=part_log,
     )
+    rejected = Counter(dict.fromkeys(REFUSED_FOR, 0))
     server = GrpcServer(
         [api.service()],
         peers=peers,
         vsock_cids=config.grpc.vsock_cids,
         tls=server_tls(config.tls),
         calls_of_one=CALLS_OF_ONE,
+        on_refused=lambda reason: rejected.update((reason,)),
     )
-    return Agent(settings, telemetry, engine, server, system, version)
+    return Agent(settings, telemetry, engine, server, system, version, rejected)
 
 
 def _telemetry(config: GuestConfig) -> GpuTelemetry:

@@ -67,7 +67,17 @@ class TcpPeer:
     @property
     def loopback(self) -> bool:
         """Whether it is a process of this machine."""
-        return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+        return self._address.is_loopback
+
+    @property
+    def network(self) -> str:
+        """What is counted as one peer: its address, of IPv6 the /64 that a host has for itself."""
+        address = self._address
+        return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+
+    @property
+    def _address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+        return ipaddress.ip_address(self.host.partition("%")[0])
 
 
 Peer: TypeAlias = UnixPeer | VsockPeer | TcpPeer
@@ -84,6 +94,8 @@ def lasting_name(caller: str) -> str:
 
 def told_apart(peer: Peer) -> str | None:
     """What `peer` is called on each of its connections; None where it cannot be told from others."""
+    if isinstance(peer, TcpPeer):
+        return peer.network
     return None if peer == UnixPeer() else lasting_name(str(peer))
 
 
@@ -115,6 +127,15 @@ class Peers:
             yield f"\0{name}"
         finally:
             del self._named[f"unix-abstract:{name}"]
+
+
+def tcp_peer(address: object) -> TcpPeer:
+    """Who connected from `address`, as accept(2) and the kernel give it; an IPv4 address that IPv6 wraps is itself."""
+    match address:
+        case (str(host), int(port), *_):
+            wrapped = ipaddress.ip_address(host.partition("%")[0])
+            return TcpPeer(str(getattr(wrapped, "ipv4_mapped", None) or host), port)
+    raise ValueError(f"no TCP address: {address!r}")
 
 
 def unix_peer(accepted: socket.socket) -> UnixPeer:

@@ -43,6 +43,8 @@ class MetricsPage:
                 self._add_containers(lines)
             await self._add_looks(lines, page_seconds(request.headers.get(SCRAPE_TIMEOUT_HEADER)))
             lines.add(table.AGENT_BUILD_INFO, 1, self._parts.version, platform.python_version())
+            for reason, count in self._parts.rejected.items():
+                lines.add(table.AGENT_REJECTED, count, reason)
         return await answer(request, page([lines.fragment()], form), form.value)
 
     def _add_gpus(self, lines: Lines, who: str, chosen: frozenset[str]) -> None:

@@ -107,6 +107,8 @@ class HttpParts:
     containers: ContainerBoard
     version: str
     now: Callable[[], float]
+    # What the gRPC server refused, by reason.
+    rejected: Mapping[str, int]
 
     @classmethod
     def join(
@@ -117,6 +119,7 @@ class HttpParts:
         engine: ContainerReader,
         switches: Callable[[], Switches],
         version: str,
+        rejected: Mapping[str, int],
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> HttpParts:
@@ -130,6 +133,7 @@ class HttpParts:
             containers=ContainerBoard(SharedLook("container list", engine.list), clock=clock),
             version=version,
             now=now,
+            rejected=rejected,
         )
 
     async def close(self) -> None:

@@ -9,7 +9,6 @@ at most. On loopback and Unix sockets all users look alike, and share them all.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import math
 import resource
@@ -22,6 +21,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from guest_transport.peers import tcp_peer
 from guest_transport.process.repeated_lines import about
 
 log = logging.getLogger(__name__)
@@ -37,12 +37,10 @@ def peer_of(client: tuple[str, int] | None) -> str | None:
     if client is None:
         return None
     try:
-        host = ipaddress.ip_address(client[0].partition("%")[0])
+        peer = tcp_peer(client)
     except ValueError:
         return client[0]
-    host = getattr(host, "ipv4_mapped", None) or host
-    # A host has a whole /64 of IPv6 addresses for itself.
-    return None if host.is_loopback else str(host) if host.version == 4 else str(ipaddress.ip_network((host, 64), strict=False))
+    return None if peer.loopback else peer.network
 
 
 def half_of_descriptors(most: int) -> int:

@@ -1,7 +1,7 @@
-"""The listeners of a server whose connections reach gRPC through the relay: vsock, and Unix sockets whose callers must be known.
+"""The listeners of a server whose connections reach gRPC through the relay: vsock, TCP, and Unix sockets whose callers must be known.
 
-All of them end at one private Unix socket of gRPC in a folder of mode 0700. Who may connect is decided here, from what the kernel says
-about the peer, before a byte reaches gRPC. It fails closed: a peer that the kernel does not describe is refused.
+All of them end at a private Unix socket of gRPC in a folder of mode 0700, those with TLS at a second one. Who may connect is decided here,
+from what the kernel says about the peer, before a byte reaches gRPC. It fails closed: a peer that the kernel does not describe is refused.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
-from guest_transport.addresses import UnixAddress, VsockAddress
-from guest_transport.peers import Peer, Peers, VsockPeer, lasting_name, unix_peer
+from guest_transport.addresses import TcpAddress, UnixAddress, VsockAddress
+from guest_transport.peers import Peer, Peers, TcpPeer, VsockPeer, tcp_peer, told_apart, unix_peer
 from guest_transport.relay.relay import Relay, RelayRefusedError
-from guest_transport.sockets import unix
+from guest_transport.sockets import tcp, unix
 from guest_transport.sockets.private_folder import PrivateFolder
 
 # A connection takes two descriptors and a few hundred KiB at worst; a host has one or two to a guest, a proxy's clients come in dozens.
 CONNECTIONS_LIMIT = 512
-# Of those, what one user or one CID may hold: with all its calls (100 each) it stays under what the server takes from everybody.
+# Of those, what one user, one CID or one IP address may hold: with all its calls (100 each) it stays under what the server takes from
+# everybody. On loopback all users look alike, and share what there is.
 CONNECTIONS_OF_ONE = 64
 # gRPC accepts at once unless this process is stuck, and then waiting longer helps nobody.
 _HANDOVER_SECONDS = 2.0
@@ -30,7 +31,7 @@ Identify = Callable[[socket.socket, object], Peer]
 
 
 class RelayedListeners:
-    """Any number of listening sockets in front of one private socket, `grpc_target`, that gRPC listens on."""
+    """Any number of listening sockets in front of the private sockets that gRPC listens on: `grpc_target` and, with TLS, `tls_target`."""
 
     def __init__(self, peers: Peers, vsock_cids: Collection[int], on_refused: Callable[[], None] = lambda: None) -> None:
         self._peers = peers
@@ -41,11 +42,17 @@ class RelayedListeners:
         self._held: Counter[str] = Counter()
         self._folder = PrivateFolder()
         self._path = self._folder.file("grpc")
+        self._tls_path = self._folder.file("tls")
 
     @property
     def grpc_target(self) -> str:
         """Where gRPC must listen for them."""
         return UnixAddress(self._path).grpc_target
+
+    @property
+    def tls_target(self) -> str:
+        """Where gRPC must listen with TLS, for what was added so."""
+        return UnixAddress(self._tls_path).grpc_target
 
     def add_unix(self, address: UnixAddress, listener: socket.socket) -> None:
         """Relay what `listener`, a Unix socket, accepts; the peer's uid, gid and pid become known."""
@@ -54,6 +61,15 @@ class RelayedListeners:
     def add_vsock(self, address: VsockAddress, listener: socket.socket) -> None:
         """Relay what `listener`, a vsock socket, accepts from a CID that is allowed."""
         self._add(str(address), listener, self._allowed_vsock_peer)
+
+    def add_tcp(self, address: TcpAddress, listener: socket.socket, *, tls: bool) -> None:
+        """Relay what `listener`, a TCP socket, accepts, to gRPC's socket with TLS if `tls`."""
+
+        def identify(accepted: socket.socket, peer: object) -> TcpPeer:
+            tcp.send_at_once(accepted)
+            return tcp_peer(peer)
+
+        self._add(str(address), listener, identify, self._tls_path if tls else self._path)
 
     def start(self) -> None:
         """Begin to accept; gRPC must be listening."""
@@ -83,7 +99,10 @@ class RelayedListeners:
     @contextlib.contextmanager
     def _place_of(self, peer: Peer) -> Iterator[None]:
         """A place among the connections of `peer` while the context lasts; raises RelayRefusedError when it has all it may."""
-        who = lasting_name(str(peer))
+        who = None if isinstance(peer, TcpPeer) and peer.loopback else told_apart(peer)
+        if who is None:
+            yield
+            return
         if self._held[who] >= CONNECTIONS_OF_ONE:
             self._on_refused()
             raise RelayRefusedError(f"refused a connection from {who}: it has {CONNECTIONS_OF_ONE} already")
@@ -95,14 +114,16 @@ class RelayedListeners:
             if not self._held[who]:
                 del self._held[who]
 
-    def _add(self, name: str, listener: socket.socket, identify: Identify) -> None:
+    def _add(self, name: str, listener: socket.socket, identify: Identify, path: str | None = None) -> None:
+        path = path or self._path
+
         @contextlib.asynccontextmanager
         async def open_far(near: socket.socket, address: object) -> AsyncIterator[socket.socket]:
             peer = identify(near, address)
             with self._place_of(peer), self._peers.naming(peer) as own_name:
                 try:
                     async with asyncio.timeout(_HANDOVER_SECONDS):
-                        far = await unix.connect(self._path, own_name)
+                        far = await unix.connect(path, own_name)
                 except OSError as error:
                     raise RelayRefusedError(f"the server does not take connections: {error.strerror or 'it is stuck'}") from error
                 with far:

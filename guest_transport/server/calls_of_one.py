@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -29,8 +29,9 @@ _HEALTH = f"/{health.SERVICE_NAME}/"
 class CallsOfOne:
     """Counts the calls of each of `peers`; `limit` is the most for one. Request deadlines take a place here for each call."""
 
-    def __init__(self, peers: Peers, limit: int) -> None:
+    def __init__(self, peers: Peers, limit: int, on_refused: Callable[[], None]) -> None:
         self._peers = peers
+        self._on_refused = on_refused
         self._limit = limit
         self._held: Counter[str] = Counter()
 
@@ -47,6 +48,7 @@ class CallsOfOne:
             yield
             return
         if self._held[who] >= self._limit:
+            self._on_refused()
             text = f"{who} has {self._limit} calls in progress already, which is the most for one peer; end one first"
             await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         self._held[who] += 1

@@ -39,7 +39,7 @@ STOP_GRACE_SECONDS = 3.5
 # After the grace gRPC cancels what is left and closes every connection; it has always taken less, and is not waited for longer.
 _CUT_SECONDS = 0.3
 # What GrpcServer refuses by itself.
-NO_REQUEST, CONNECTIONS = "no_request", "connections"
+NO_REQUEST, CONNECTIONS, CALLS = REFUSED_FOR = ("no_request", "connections", "calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class GrpcServer:
     stop(), for handlers whose streams would otherwise never end.
 
     vsock listeners take connections from `vsock_cids` only (default: the host). With `identify_unix`, `peers` knows the uid, gid and pid
-    of Unix clients, at the price of a relay between them and gRPC; a server with a vsock listener relays its Unix listeners as well.
+    of Unix clients, at the price of a relay between them and gRPC; a server with a vsock or TCP listener relays its Unix listeners as well.
     With `tls` every TCP listener speaks TLS; whether TCP may be plain is for the server's settings to decide. `calls_of_one`: calls that
     one peer may have in progress, for a server that does not know its callers by name. `on_refused` hears NO_REQUEST for each call that
-    was ended because its request did not come, and CONNECTIONS for each connection that was one too many of its peer.
+    was ended because its request did not come, and CONNECTIONS and CALLS for each that was one too many of its peer.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GrpcServer:
         self.peers = peers if peers is not None else Peers()
         self._services = services
         self._socket_mode = socket_mode
-        counted = None if calls_of_one is None else CallsOfOne(self.peers, calls_of_one)
+        counted = None if calls_of_one is None else CallsOfOne(self.peers, calls_of_one, partial(on_refused, CALLS))
         deadline = RequestDeadline(self.peers, on_ended=partial(on_refused, NO_REQUEST), calls=counted)
         self._server = undecodable.careful(
             grpc.aio.server(
@@ -132,16 +132,18 @@ class GrpcServer:
             await self._release_sockets()
 
     async def _bind_all(self, listen: Sequence[Address]) -> None:
-        if self._identify_unix or any(isinstance(address, VsockAddress) for address in listen):
+        if self._identify_unix or not all(isinstance(address, UnixAddress) for address in listen):
             self._relayed = RelayedListeners(self.peers, self._vsock_cids, self._on_connection_refused)
         credentials = await asyncio.to_thread(self._tls.credentials) if self._tls is not None else None
         # First everything that can be found out without gRPC, which cannot let go of a port again before it has served on it.
-        ports = [await self._prepare(address, credentials) for address in listen]
+        ports = [await self._prepare(address) for address in listen]
         if self._relayed is not None:
             self._add_port(self._relayed.grpc_target)
+            if credentials is not None:
+                self._add_port(self._relayed.tls_target, credentials)
         self.addresses = [await bind() for bind in ports]
 
-    async def _prepare(self, address: Address, credentials: grpc.ServerCredentials | None) -> Callable[[], Awaitable[Address]]:
+    async def _prepare(self, address: Address) -> Callable[[], Awaitable[Address]]:
         """Claims and tries `address`; what it returns binds it and says where."""
         match address:
             case UnixAddress():
@@ -149,9 +151,14 @@ class GrpcServer:
                 self._sockets.append(held)
                 return partial(self._bind_unix, address, held)
             case TcpAddress():
-                return partial(self._bind_tcp, address, await tcp.own_hosts(address), credentials)
-            case VsockAddress():
                 assert self._relayed is not None  # noqa: S101  # made by _bind_all for just this case
+                listeners = await tcp.listen(address)
+                port: int = listeners[0].getsockname()[1]
+                for listener in listeners:
+                    self._relayed.add_tcp(address, listener, tls=self._tls is not None)
+                return partial(_chosen, TcpAddress(address.host, port))
+            case VsockAddress():
+                assert self._relayed is not None  # noqa: S101  # the same
                 listener = vsock.listen(address)
                 self._relayed.add_vsock(address, listener)
                 return partial(_chosen, VsockAddress(address.cid, listener.getsockname()[1]))
@@ -171,13 +178,6 @@ class GrpcServer:
             except OSError as error:
                 raise ListenError(f"{address}: cannot listen: {error.strerror}") from error
         return address
-
-    async def _bind_tcp(self, address: TcpAddress, hosts: Sequence[str], credentials: grpc.ServerCredentials | None) -> Address:
-        port = address.port
-        for host in hosts:
-            # Port 0 is chosen for the first address of a name; the others get the same.
-            port = self._add_port(str(TcpAddress(host, port)), credentials)
-        return TcpAddress(address.host, port)
 
     def _add_port(self, target: str, credentials: grpc.ServerCredentials | None = None) -> int:
         try:

@@ -131,6 +131,7 @@ class Guest:
 
     def parts(self) -> HttpParts:
         self.joined = HttpParts.join(
+            rejected={"no_request": 0, "connections": 0, "calls": 0},
             telemetry=self.gpus,
             system=self.system,
             engine=self.engine,

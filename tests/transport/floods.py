@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 
 import hpack
@@ -47,7 +48,7 @@ def huge_message(path: str) -> Callable[[int], bytes]:
     return lambda stream: _frame(_HEADERS, _END_HEADERS, stream, headers()) + _frame(_DATA, 0, stream, part)
 
 
-def flood(target: str, call: Callable[[int], bytes], calls: int) -> Iterator[int]:
+def flood(target: str, call: Callable[[int], bytes], calls: int, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """Sends `calls` of `call` on one connection and drops what comes back; yields how many were sent, and ends when it is closed."""
     match parse_address(target):
         case UnixAddress(path):
@@ -55,6 +56,8 @@ def flood(target: str, call: Callable[[int], bytes], calls: int) -> Iterator[int
             connection.connect(path)
         case TcpAddress(host, port):
             connection = socket.create_connection((host, port))
+            if tls:
+                connection = tls.wrap_socket(connection, server_hostname=host)
         case address:
             raise ValueError(f"{address}: not an address of a flood")
     with connection, contextlib.suppress(ConnectionError):
@@ -71,7 +74,10 @@ def _send(connection: socket.socket, data: bytes) -> None:
         readable, writable, _ = select.select([connection], [connection], [], 20)
         if not readable and not writable:
             raise ConnectionError("the server reads nothing")
-        if readable and not connection.recv(65536):
-            raise ConnectionError("closed")
-        if writable:
-            data = data[connection.send(data) :]
+        # TLS may have half a record, or need the other direction first.
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if readable and not connection.recv(65536):
+                raise ConnectionError("closed")
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if writable:
+                data = data[connection.send(data) :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable
 
 import h2.config
@@ -61,13 +62,13 @@ class RawCaller:
 
 
 @contextlib.asynccontextmanager
-async def raw_caller(target: str) -> AsyncIterator[RawCaller]:
+async def raw_caller(target: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawCaller]:
     """Connected to the address `target`, settings exchanged."""
     match parse_address(target):
         case UnixAddress(path):
             reader, writer = await asyncio.open_unix_connection(path)
         case TcpAddress(host, port):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
         case address:
             raise ValueError(f"{address}: not an address of a raw caller")
     try:

@@ -2,7 +2,8 @@
 
 It serves one method, /test.Door/Wait, that says "called" on stdout and answers when its stdin ends, so that a test decides how long a call
 lasts. It prints its addresses once it serves. `--bug` makes its main fail, `--stuck` makes it block while it stops, with `--no-threads` no
-thread starts any more, with `--late` it signals itself once more while the interpreter ends.
+thread starts any more, with `--late` it signals itself once more while the interpreter ends. `--tls=FOLDER`: TCP speaks TLS, with the
+certificate of tests.transport.ways.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from guest_transport.process.logs import log_to_stderr
 
@@ -22,6 +24,7 @@ import grpc  # noqa: E402  # after the log settings, as the doors do
 
 from guest_transport.addresses import parse_address  # noqa: E402
 from guest_transport.server.grpc_server import GrpcServer, Service, run  # noqa: E402
+from tests.transport.ways import server_tls  # noqa: E402
 
 
 def _bytes(value: bytes) -> bytes:
@@ -58,7 +61,8 @@ async def _main(stop: asyncio.Event) -> None:
     options = {text for text in sys.argv[1:] if text.startswith("--")}
     if "--bug" in options:
         raise LookupError("a bug")
-    server = GrpcServer([door()])
+    folders = [text.partition("=")[2] for text in options if text.startswith("--tls=")]
+    server = GrpcServer([door()], tls=server_tls(Path(folders[0])) if folders else None)
     await server.start([parse_address(text) for text in sys.argv[1:] if text not in options])
     print("serving", *server.addresses, flush=True)
     if "--no-threads" in options:

@@ -10,11 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.transport import floods
+from tests.transport import floods, ways
 from tests.transport.processes import ServerProcess, server_process
 from tests.transport.test_processes import _status
 
-LISTENERS = ["unix:{}/s", "127.0.0.1:0"]
 SERVING = 1
 ATTACKERS = 2
 MEMORY_LIMIT_BYTES = 64 << 20
@@ -30,26 +29,27 @@ def _memory(server: ServerProcess) -> int:
     return psutil.Process(server.pid).memory_info().rss
 
 
-@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("way", ways.NAMES)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_flood_costs_little_memory_and_no_other_call(tmp_path: Path, listener: str, kind: str) -> None:
+async def test_a_flood_costs_little_memory_and_no_other_call(tmp_path: Path, way: str, kind: str) -> None:
     make, calls = KINDS[kind]
-    async with server_process(listener.format(tmp_path)) as server:
+    to = ways.way_of(way, tmp_path)
+    async with server_process(*to.arguments) as server:
         await server.serving()
         [target] = server.addresses
-        assert await _status(target) == SERVING
+        assert await _status(to.channel(target)) == SERVING
         before = peak = _memory(server)
         over = threading.Event()
 
         def attack() -> None:
-            for _ in floods.flood(target, make(), calls):
+            for _ in floods.flood(target, make(), calls, to.client_context):
                 if over.is_set():
                     return
 
         attacks = [asyncio.create_task(asyncio.to_thread(attack)) for _ in range(ATTACKERS)]
         try:
             while not all(attack.done() for attack in attacks):
-                assert await _status(target) == SERVING
+                assert await _status(to.channel(target)) == SERVING
                 peak = max(peak, _memory(server))
         finally:
             over.set()

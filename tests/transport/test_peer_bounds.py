@@ -14,17 +14,18 @@ import pytest
 
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.options import CONCURRENT_CALLS, CONNECTION_CALLS
+from guest_transport.peers import TcpPeer
 from guest_transport.relay.listeners import CONNECTIONS_OF_ONE
 from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.server.health import WATCHERS_OF_ONE
+from tests.transport import ways
 from tests.transport.processes import server_process
-from tests.transport.raw_caller import raw_caller
+from tests.transport.raw_caller import RawCaller, raw_caller
 from tests.transport.server_process import door
 from tests.transport.test_processes import _channel, _status
 
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 Stream = grpc.aio.StreamStreamCall[bytes, bytes]
-LISTENERS = ["unix:{}/s", "127.0.0.1:0"]
 SERVING = 1
 
 
@@ -32,25 +33,27 @@ def _ends(event: h2.events.Event) -> TypeGuard[h2.events.StreamReset | h2.events
     return isinstance(event, h2.events.StreamReset | h2.events.StreamEnded)
 
 
-@pytest.mark.parametrize("listener", LISTENERS)
-async def test_headers_without_a_body_take_no_place_from_another_caller(tmp_path: Path, listener: str) -> None:
-    async with server_process(listener.format(tmp_path)) as server, contextlib.AsyncExitStack() as stack:
+@pytest.mark.parametrize("way", ways.NAMES)
+async def test_headers_without_a_body_take_no_place_from_another_caller(tmp_path: Path, way: str) -> None:
+    to = ways.way_of(way, tmp_path)
+    async with server_process(*to.arguments) as server, contextlib.AsyncExitStack() as stack:
         await server.serving()
         [target] = server.addresses
         for _ in range(12):
-            caller = await stack.enter_async_context(raw_caller(target))
+            caller = await stack.enter_async_context(raw_caller(target, to.client_context))
             for _ in range(100):
                 caller.head("/test.Door/Wait")
             await caller.flush()
-        assert await _status(target) == SERVING
+        assert await _status(to.channel(target)) == SERVING
 
 
-@pytest.mark.parametrize("listener", LISTENERS)
-async def test_a_call_whose_body_does_not_come_is_ended(tmp_path: Path, listener: str) -> None:
-    async with server_process(listener.format(tmp_path)) as server:
+@pytest.mark.parametrize("way", ways.NAMES)
+async def test_a_call_whose_body_does_not_come_is_ended(tmp_path: Path, way: str) -> None:
+    to = ways.way_of(way, tmp_path)
+    async with server_process(*to.arguments) as server:
         await server.serving()
         [target] = server.addresses
-        async with raw_caller(target) as caller:
+        async with raw_caller(target, to.client_context) as caller:
             paths = ("/test.Door/Wait", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch")
             numbers = [caller.head(path) for path in paths]
             for number in numbers:
@@ -77,11 +80,12 @@ async def test_a_call_that_is_ended_for_want_of_its_body_is_counted() -> None:
         await server.stop(0)
 
 
-@pytest.mark.parametrize("listener", LISTENERS)
-async def test_a_connection_is_told_how_many_calls_it_may_have(tmp_path: Path, listener: str) -> None:
-    async with server_process(listener.format(tmp_path)) as server:
+@pytest.mark.parametrize("way", ways.NAMES)
+async def test_a_connection_is_told_how_many_calls_it_may_have(tmp_path: Path, way: str) -> None:
+    to = ways.way_of(way, tmp_path)
+    async with server_process(*to.arguments) as server:
         await server.serving()
-        async with raw_caller(server.addresses[0]) as caller:
+        async with raw_caller(server.addresses[0], to.client_context) as caller:
             assert caller.streams_limit == CONNECTION_CALLS
             for _ in range(CONNECTION_CALLS):
                 caller.head("/test.Door/Wait")
@@ -89,19 +93,54 @@ async def test_a_connection_is_told_how_many_calls_it_may_have(tmp_path: Path, l
                 caller.head("/test.Door/Wait")
 
 
-async def test_connections_beyond_those_of_one_user_are_closed(tmp_path: Path) -> None:
-    # Relayed where users are told apart; here by the connection that is refused, and the ones before it that stay.
+@pytest.mark.parametrize("way", ways.NAMES)
+async def test_connections_beyond_those_of_one_peer_are_closed(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The tests' only address, taken for one of another machine.
+    monkeypatch.setattr(TcpPeer, "loopback", False)
     refused: list[str] = []
-    server = GrpcServer([door()], identify_unix=True, on_refused=refused.append)
-    await server.start([UnixAddress(str(tmp_path / "s"))])
+    to = ways.way_of(way, tmp_path)
+    server = GrpcServer([door()], identify_unix=True, on_refused=refused.append, tls=to.server_tls)
+    await server.start([to.listen])
+    [target] = map(str, server.addresses)
     try:
         async with contextlib.AsyncExitStack() as stack:
-            callers = [await stack.enter_async_context(raw_caller(f"unix:{tmp_path}/s")) for _ in range(CONNECTIONS_OF_ONE)]
+
+            async def connect() -> RawCaller:
+                return await stack.enter_async_context(raw_caller(target, to.client_context))
+
+            callers = [await connect() for _ in range(CONNECTIONS_OF_ONE)]
             with contextlib.suppress(ConnectionError):
-                callers.append(await stack.enter_async_context(raw_caller(f"unix:{tmp_path}/s")))
+                callers.append(await connect())
             assert [caller.closed for caller in callers[:CONNECTIONS_OF_ONE]] == [False] * CONNECTIONS_OF_ONE
             assert [caller.closed for caller in callers[CONNECTIONS_OF_ONE:]] in ([True], [])
             assert refused == ["connections"]
+    finally:
+        await server.stop(0)
+
+
+async def test_users_of_loopback_who_look_alike_share_more_connections_than_one_peer_has() -> None:
+    refused: list[str] = []
+    server = GrpcServer([door()], on_refused=refused.append)
+    await server.start([TcpAddress("127.0.0.1", 0)])
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(CONNECTIONS_OF_ONE + 10):
+                await stack.enter_async_context(raw_caller(str(server.addresses[0])))
+            assert not refused
+    finally:
+        await server.stop(0)
+
+
+async def test_each_refused_call_and_connection_is_counted_by_its_reason(tmp_path: Path) -> None:
+    refused: list[str] = []
+    server = GrpcServer([door()], calls_of_one=10, on_refused=refused.append)
+    await server.start([TcpAddress("127.0.0.1", 0)])
+    try:
+        async with _channel(str(server.addresses[0])) as mine:
+            streams, _ = await _codes(mine, REFLECTION, 13)
+            assert refused == ["calls"] * 3
+            for stream in streams:
+                stream.cancel()
     finally:
         await server.stop(0)
 

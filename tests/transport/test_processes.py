@@ -33,8 +33,8 @@ def _channel(target: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address.grpc_target, options=channel_options(address))
 
 
-async def _status(target: str) -> int:
-    async with _channel(target) as channel:
+async def _status(to: str | grpc.aio.Channel) -> int:
+    async with _channel(to) if isinstance(to, str) else to as channel:
         answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
     return int(answer.status)
 
