@@ -7,7 +7,7 @@ pages and one for guestctl (they said "1.00 MB" and "1024.00 KB" of the same num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from guest_contract import card_fields
@@ -15,7 +15,15 @@ from guest_contract.card_fields import Field, Value
 
 # In place of an unknown value: absent is not zero.
 UNKNOWN = "\N{EN DASH}"
+# Why values of one card are unknown: seven of them are read, and a guest may send thousands.
+ERRORS_SHOWN = 7
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
+
+
+def first_errors(errors: Sequence[str]) -> list[str]:
+    """The first ERRORS_SHOWN of `errors`, and how many more there are."""
+    more = len(errors) - ERRORS_SHOWN
+    return [*errors[:ERRORS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 def size(count: float | None) -> str:

@@ -112,7 +112,7 @@ def card_view(device: GpuDevice, verdict: health.Verdict = _NOT_JUDGED) -> CardV
         pci=formats.pci(device.pci_bus_id) or words.UNKNOWN,
         bars=tuple(Bar(page_title(row), card.say(row), card.fill(row)) for row in rows if row.shown == BAR),
         texts=tuple((row.title, formats.text(card.say(row))) for row in rows if row.shown == TEXT),
-        errors=tuple(formats.text(error) for error in (*device.errors, *card.refused)),
+        errors=tuple(map(formats.text, words.first_errors((*device.errors, *card.refused)))),
         health=verdict.level.word,
         why=health.in_words(verdict),
     )

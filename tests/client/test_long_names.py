@@ -8,9 +8,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from guest_api import guest_api_pb2
 from guest_api.guest_api_pb2 import GpuInfoResponse
 from guest_client.guestctl.output.card_cells import PCI_ADDRESS_CELLS, cut
 from guest_client.guestctl.output.gpu_table import GpuTable
+from guest_client.guestctl.output.tables import TEXT_CELLS, render, show
+from guest_contract.words import ERRORS_SHOWN
 from tests.http.guests import h200s
 
 STRANGE = ["W" * 300, "\u7af6" * 300, "e" + "\u0301" * 300, "\u202e\u05d0" * 150, "\x1b[2J" * 80, "word " * 60]
@@ -42,3 +45,29 @@ def test_a_name_that_is_cut_takes_no_more_cells_than_it_may(name: str) -> None:
 
 def test_nvidias_own_names_are_whole() -> None:
     assert cut("00000000:01:00.0", PCI_ADDRESS_CELLS).plain == "00000000:01:00.0"
+
+
+def test_thousands_of_errors_of_one_card_leave_the_other_guests_in_the_window() -> None:
+    loud = guest_api_pb2.GpuInfoResponse(gpus=[guest_api_pb2.GpuDevice(errors=["broken"] * 5000)])
+    lines = render(GpuTable({"loud": loud, "calm": guest_api_pb2.GpuInfoResponse()})).splitlines()
+    assert len(lines) < 20
+    assert f"loud GPU 0: and {5000 - ERRORS_SHOWN} more" in lines
+
+
+def test_a_text_of_any_length_is_cut_in_every_table_of_a_guest() -> None:
+    long = "y" * 100_000
+    system = guest_api_pb2.SystemInfo(disks=[guest_api_pb2.DiskInfo(name=long, mount_point=long)])
+    network = guest_api_pb2.NetworkInformation(interfaces=[guest_api_pb2.Interface(name=long)])
+    containers = guest_api_pb2.ListContainersResponse(
+        containers=[guest_api_pb2.Container(id="c", names=[long], image=long, status=long)]
+    )
+    for answer in (system, network, containers):
+        assert max(map(len, show(answer, "vm1").splitlines())) < 4 * TEXT_CELLS
+
+
+def test_a_card_that_a_guest_tells_twice_is_in_the_table_once_and_is_said() -> None:
+    answer = h200s(2)
+    answer.gpus[1].uuid = answer.gpus[0].uuid
+    lines = render(GpuTable({"vm1": answer})).splitlines()
+    assert lines[0].startswith("vm1: 1 GPU, 1 told again")
+    assert len([line for line in lines if line.startswith("vm1  ")]) == 1

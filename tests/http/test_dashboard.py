@@ -108,6 +108,14 @@ def test_an_impossible_value_is_a_dash_with_its_reason_and_hides_no_other() -> N
     assert view.errors == ("utilization: gpu 4000000000 % is over 100", "power: 4294967295 mW is over 5000000")
 
 
+def test_of_thousands_of_errors_a_page_has_the_first_ones_and_says_how_many_more() -> None:
+    view = card_view(GpuDevice(errors=[f"question {number}: failed" for number in range(5000)]))
+    assert view.errors == (
+        *(f"question {number}: failed" for number in range(words.ERRORS_SHOWN)),
+        f"and {5000 - words.ERRORS_SHOWN} more",
+    )
+
+
 def test_memory_that_is_impossible_is_a_dash_without_a_bar_and_alarms_nobody() -> None:
     view = system_view(SystemInfo(total_memory=1024, used_memory=U64, available_memory=512, total_swap=U64, used_swap=1))
     assert [(bar.words, bar.fill, bar.alarming) for bar in view.bars] == [

@@ -59,8 +59,9 @@ class Card:
 
 
 def read(messages: Sequence[guest_api_pb2.GpuDevice]) -> list[Card]:
-    """The cards of an answer, judged."""
-    return list(map(Card, messages, card_values.read_all(messages)))
+    """The cards of an answer, judged; one that the guest told twice is there once."""
+    cards = card_values.once(messages)
+    return list(map(Card, cards, card_values.read_all(cards)))
 
 
 # NVIDIA's own have 40 and 16 cells. A guest may send thousands, and every other guest's figures would leave the window; JSON and CSV have

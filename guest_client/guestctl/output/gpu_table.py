@@ -45,7 +45,7 @@ class GpuTable:
         for guest, card in found:
             if more := card.in_words(card_cells.BESIDE):
                 yield safe(f"{guest} GPU {card.index}: {', '.join(more)}")
-            for error in card.errors:
+            for error in words.first_errors(card.errors):
                 yield safe(f"{guest} GPU {card.index}: {error}", "red")
 
     def _cards(self) -> Iterator[tuple[str, Card]]:
@@ -73,7 +73,10 @@ def guest_facts(answer: guest_api_pb2.GpuInfoResponse, given: int | None = None)
         return ["no NVIDIA GPU", *missing]
     enabled = answer.cc_enabled if answer.HasField("cc_enabled") else None
     ready = answer.cc_ready if answer.HasField("cc_ready") else None
-    count = f"{len(answer.gpus)} GPU{'' if len(answer.gpus) == 1 else 's'}"
+    cards = card_values.count(answer.gpus)
+    count = f"{cards} GPU{'' if cards == 1 else 's'}"
+    if repeated := len(answer.gpus) - cards:
+        missing.insert(0, f"{repeated} told again with another's UUID or PCI address")
     # Said only where it is on: everywhere else, and with an older agent that does not say, there is nothing to warn of.
     devtools = ["CC DevTools on"] if answer.cc_devtools else []
     return [count, *missing, f"CC enabled {words.yes_no(enabled)}", f"CC ready {words.yes_no(ready)}", *devtools]

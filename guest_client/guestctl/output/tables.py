@@ -17,7 +17,7 @@ from rich.text import Text
 
 from guest_api import guest_api_pb2
 from guest_client.guestctl.output import stdout
-from guest_client.guestctl.output.card_cells import safe
+from guest_client.guestctl.output.card_cells import cut, safe
 from guest_client.guestctl.output.gpu_table import GpuTable
 from guest_contract import system_values, words
 from guest_contract.words import UNKNOWN
@@ -25,6 +25,8 @@ from guest_fleet.v1 import fleet_pb2
 
 # Wider than any line that we write: 1024 cards are rows, not columns, and the longest text of a guest is an error of 1 KiB.
 NOT_A_TERMINAL_WIDTH = 20_000
+# The longest honest text is an image's name with its digest. A guest may send 1 MiB; JSON has it whole.
+TEXT_CELLS = 400
 _STATES = {
     fleet_pb2.GUEST_STATE_SERVING: Text("serving", "green"),
     fleet_pb2.GUEST_STATE_UNREACHABLE: Text("unreachable", "red"),
@@ -89,7 +91,7 @@ def _system(info: guest_api_pb2.SystemInfo) -> Group:
     disks = _table("Disk", "Mounted on", ">Free", ">Size")
     for disk in info.disks:
         free_size = disk.free_size if disk.free_size <= disk.total_size else None
-        disks.add_row(safe(disk.name), safe(disk.mount_point), Text(words.size(free_size)), Text(words.size(disk.total_size)))
+        disks.add_row(_cell(disk.name), _cell(disk.mount_point), Text(words.size(free_size)), Text(words.size(disk.total_size)))
     return Group(facts, disks) if info.disks else Group(facts)
 
 
@@ -103,7 +105,7 @@ def _network(info: guest_api_pb2.NetworkInformation) -> Group:
     for each in info.interfaces:
         addresses = ", ".join(f"{address.address}/{address.prefix}" for address in each.addresses)
         row = (addresses, words.size(each.rx_bytes), words.size(each.tx_bytes), str(each.rx_errors), str(each.tx_errors))
-        table.add_row(safe(each.name), *(safe(cell or UNKNOWN) for cell in row))
+        table.add_row(*map(_cell, (each.name, *row)))
     return Group(facts, table) if info.interfaces else Group(facts)
 
 
@@ -114,7 +116,7 @@ def _containers(answer: guest_api_pb2.ListContainersResponse) -> RenderableType:
     for each in answer.containers:
         names = ", ".join(name.removeprefix("/") for name in each.names)
         row = (each.id[:12], names, each.image, each.state, each.status, words.moment(each.created))
-        table.add_row(*(safe(cell or UNKNOWN) for cell in row))
+        table.add_row(*map(_cell, row))
     return table
 
 
@@ -131,10 +133,12 @@ def _guests(answer: fleet_pb2.ListGuestsResponse) -> RenderableType:
         contact = words.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else UNKNOWN
         labels = ", ".join(f"{key}={guest.labels[key]}" for key in sorted(guest.labels))
         state = _STATES.get(guest.state, Text("unknown"))
-        table.add_row(
-            safe(guest.id), state, *(safe(cell or UNKNOWN) for cell in (contact, guest.agent_version, labels, guest.address))
-        )
+        table.add_row(safe(guest.id), state, *map(_cell, (contact, guest.agent_version, labels, guest.address)))
     return Group(table, *remarks)
+
+
+def _cell(text: str) -> Text:
+    return cut(text or UNKNOWN, TEXT_CELLS)
 
 
 def _table(*columns: str) -> Table:

@@ -19,8 +19,6 @@ from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.metrics.last_answers import LastKnown
 from vmm_proxy.pages.dashboard.history import CARDS_LIMIT, GRAPHED, SLOTS, History
 
-# A card in trouble has an entry per field, seven; more is noise, or meant to be.
-ERRORS_SHOWN = 7
 # From here on nobody reads tenths of a second.
 SECONDS_SHOWN_TO = 600
 
@@ -174,17 +172,10 @@ def _card_row(device: GpuDevice, card: CardValues, verdict: health.Verdict, past
             Cell(row, formats.text(card.say(row)), card.fill(row), graph_line(past) if row.name == GRAPHED else None)
             for row in COLUMNS
         ),
-        errors=_errors((*device.errors[: ERRORS_SHOWN + 1], *card.refused), len(device.errors) + len(card.refused)),
+        errors=tuple(map(formats.text, words.first_errors((*device.errors, *card.refused)))),
         health=verdict.level.word,
         why=health.in_words(verdict),
     )
-
-
-def _errors(errors: Sequence[str], count: int) -> tuple[str, ...]:
-    shown = [formats.text(error) for error in errors[:ERRORS_SHOWN]]
-    if more := count - len(shown):
-        shown.append(f"and {more} more")
-    return tuple(shown)
 
 
 def graph_line(past: Sequence[int | None]) -> str:
