@@ -177,12 +177,13 @@ attack: $(READY)
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m soak.attack --seconds $(SECONDS) $(if $(ROWS),--rows '$(ROWS)') $(if $(OUT),-o $(OUT))
 
 # Resolve the dependencies anew and lock them with hashes: what is developed with, what is installed (the same versions without the tools),
-# the oldest that is promised to work, and what only benchmarks, guided fuzzing and the site need.
+# what the proxy's image has (with its extra), the oldest that is promised to work, and what only benchmarks, guided fuzzing and the site need.
 LOCKED := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 UPGRADE ?= --upgrade
 lock: $(READY)
-	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCKED) $(UPGRADE) -o requirements/dev.lock.txt
+	$(BIN)/uv pip compile pyproject.toml --extra kubevirt --group dev $(LOCKED) $(UPGRADE) -o requirements/dev.lock.txt
 	$(BIN)/uv pip compile pyproject.toml --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/runtime.lock.txt
+	$(BIN)/uv pip compile pyproject.toml --extra kubevirt --constraint requirements/dev.lock.txt $(LOCKED) --upgrade -o requirements/image.lock.txt
 	$(BIN)/uv pip compile --group bench $(LOCKED) $(UPGRADE) -o requirements/bench.lock.txt
 	$(BIN)/uv pip compile --group fuzz $(LOCKED) $(UPGRADE) -o requirements/fuzz.lock.txt
 	$(BIN)/uv pip compile --group docs --constraint requirements/dev.lock.txt $(LOCKED) $(UPGRADE) -o requirements/docs.lock.txt

@@ -266,7 +266,7 @@ PROXY_IDENTITY_MISMATCHES = _counter(
 PROXY_DIRECTORY_ENTRIES = _gauge("vmm_proxy_directory_entries", "Guests in the directory, by state.", "state")
 PROXY_DIRECTORY_REFUSED = _gauge(
     "vmm_proxy_directory_refused",
-    "Entries of this source, files or libvirt domains, that the proxy refuses; its log says why.",
+    "Entries of this source, files, libvirt domains or KubeVirt instances, that the proxy refuses; its log says why.",
     "source",
 )
 PROXY_DIRECTORY_SOURCE_UP = _gauge(

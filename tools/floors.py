@@ -52,7 +52,8 @@ def main() -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write(constraints(lowered, pins(DEV_LOCK.read_text(encoding="utf-8"))))
         file.flush()
-        command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "pyproject.toml", "--group", "dev"]
+        command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "pyproject.toml"]
+        command += ["--extra", "kubevirt", "--group", "dev"]
         command += ["--constraint", file.name, "--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade"]
         command += ["--no-emit-index-url", "--no-emit-find-links", "--no-annotate", "--no-header", "--quiet"]
         return subprocess.run([*command, "-o", str(FLOOR_LOCK)], cwd=ROOT, check=False).returncode

@@ -120,7 +120,8 @@ def check_config(config: Path) -> None:
         click.echo(reason, err=True)
     if refused:
         raise SystemExit(SettingsError.exit_status)
-    guests = f"{count} guest{'' if count == 1 else 's'}{' and those of libvirt' if setup.libvirt else ''}"
+    followed = [name for name, setting in (("libvirt", setup.libvirt), ("KubeVirt", setup.kubevirt)) if setting]
+    guests = " and ".join([f"{count} guest{'' if count == 1 else 's'}", *(f"those of {name}" for name in followed)])
     click.echo(
         f"{config}: ok, {guests}, gRPC on {', '.join(map(str, setup.listen))}, pages on {setup.pages.listen or 'no address'}"
     )

@@ -8,7 +8,8 @@ comment above a key is what docs/configuration.md says of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
 from vmm_proxy.directory.entry import GuestSettings, any_address, guest_address, guest_entry
 from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings, guest_tls
+from vmm_proxy.directory.kubevirt.settings import KubevirtSettings, KubevirtSetup, check_kubevirt
 from vmm_proxy.directory.libvirt.settings import LibvirtSettings, check_libvirt
 from vmm_proxy.pages.settings import Http, Metrics, PageSetup, page_setup
 from vmm_proxy.policy.access import AccessRules
@@ -68,6 +70,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: Metrics = Metrics()
     directory: DirectorySettings = DirectorySettings()
     libvirt: LibvirtSettings = LibvirtSettings()
+    kubevirt: KubevirtSettings = KubevirtSettings()
     guest: tuple[GuestSettings, ...] = ()
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
@@ -85,6 +88,8 @@ class Setup(msgspec.Struct, frozen=True):
     registered_file: Path | None
     # None: no libvirt is followed.
     libvirt: LibvirtSettings | None
+    # None: no cluster is followed.
+    kubevirt: KubevirtSetup | None
     access: AccessRules
     tls: ServerTls | None
     guest_tls: GuestTls | None
@@ -93,7 +98,12 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def read_setup(
-    file: Path | None, *, grpc_flags: Sequence[str] = (), http_flag: str | None = None, guest_flags: Sequence[str] = ()
+    file: Path | None,
+    *,
+    grpc_flags: Sequence[str] = (),
+    http_flag: str | None = None,
+    guest_flags: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
 ) -> Setup:
     """The setup of `file`, if any, and the flags; raises SettingsError with one line."""
     where = str(file) if file else "defaults"
@@ -115,6 +125,7 @@ def read_setup(
         directory_dir=_directory_dir(config.directory, where),
         registered_file=_registered_file(config.directory, where),
         libvirt=check_libvirt(config.libvirt, where),
+        kubevirt=check_kubevirt(config.kubevirt, where, environment),
         access=access_rules(config.access, where, loopback_only=config.tls is None and _loopback_only(listen)),
         tls=server_tls(config.tls, f"{where}: "),
         guest_tls=usual_tls,

@@ -22,7 +22,10 @@ PAGE_FOLDERS = {"docs", "benchmarks", "deploy"}
 # Sections of the site and their pages, without .md. A page that is not there yet is left out.
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Begin", ("docs/start", "docs/concepts", "docs/simulator")),
-    ("Install", ("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt", "deploy/examples/README")),
+    (
+        "Install",
+        ("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt", "docs/kubevirt", "deploy/examples/README"),
+    ),
     ("Operate", ("docs/guestctl", "docs/cards", "docs/fleet", "docs/doctor", "docs/runbook", "docs/gpu-check")),
     ("Secure", ("docs/security", "docs/access", "docs/boot-gate", "SECURITY")),
     ("Look up", ("docs/configuration", "docs/commands", "docs/contract", "docs/metrics", "docs/client")),

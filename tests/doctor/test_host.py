@@ -53,7 +53,7 @@ async def test_a_proxy_and_its_guest_that_run_well_have_nothing_wrong(place: Hos
     assert report.verdicts("grpc") == report.verdicts("http") == ["ok", "ok"]
     for check in ("config", "directory", "sockets", "audit", "state", "access"):
         assert report.only(check)["verdict"] == "ok", report.of(check)
-    for check in ("libvirt", "vsock", "tls"):
+    for check in ("libvirt", "kubevirt", "vsock", "tls"):
         assert report.only(check)["verdict"] == "note", report.of(check)
 
 

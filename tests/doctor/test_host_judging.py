@@ -26,7 +26,7 @@ from vmm_proxy.config import ProxyConfig
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.doctor import access, directory, reach, writing
 from vmm_proxy.doctor.guests import ask_guest, judge_guest
-from vmm_proxy.doctor.known_guests import LibvirtReading
+from vmm_proxy.doctor.known_guests import FoundReading
 from vmm_proxy.doctor.listeners import PROXY
 
 # Each test starts several processes, and a machine with other work may be slow.
@@ -204,7 +204,7 @@ def test_a_guests_socket_that_this_user_may_not_open_names_the_group(tmp_path: P
 
 
 def test_domains_that_are_refused_are_wrong() -> None:
-    found = directory.judge_libvirt(LibvirtReading(2, refused=("domain x: CID 2 is no guest's",)))
+    found = directory.judge_libvirt(FoundReading(2, refused=("domain x: CID 2 is no guest's",)))
     assert [each.verdict for each in found] == [Verdict.WRONG, Verdict.OK]
 
 

@@ -40,7 +40,7 @@ def test_a_domain_becomes_a_guest_by_its_uuid(directory: Directory, guests: Libv
     (entry,) = directory.after()
     assert (entry.id, entry.address, entry.labels) == (ONE, VsockAddress(42, 8000), {"name": "web"})
     assert (entry.gpus, entry.running, entry.source) == (("0000:3b:00.0",), True, "libvirt")
-    assert guests.refused == {}
+    assert guests.found.refused == {}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_refused_domain_is_no_guest_and_costs_no_other_its_place(
     for _ in range(3):
         guests.apply([domain, Domain(TWO, "other", 43)])
     assert known(directory) == {TWO: "vsock:43:8000"}
-    assert reason in guests.refused[domain.uuid]
+    assert reason in guests.found.refused[domain.uuid]
     assert sum(domain.uuid in message for message in caplog.messages) == 1, "said once, not at every list"
 
 
@@ -104,7 +104,7 @@ def test_two_domains_may_swap_their_cids(directory: Directory, guests: LibvirtGu
     guests.apply([Domain(ONE, "one", 42), Domain(TWO, "two", 43)])
     guests.apply([Domain(ONE, "one", 43), Domain(TWO, "two", 42)])
     assert known(directory) == {ONE: "vsock:43:8000", TWO: "vsock:42:8000"}
-    assert guests.refused == {}
+    assert guests.found.refused == {}
 
 
 def test_a_changed_label_or_card_replaces_the_entry_in_place(directory: Directory, guests: LibvirtGuests) -> None:
@@ -126,8 +126,8 @@ def test_the_second_of_two_domains_with_one_cid_is_refused_until_the_first_is_go
     guests.apply([Domain(ONE, "one", 42)])
     guests.apply([Domain(TWO, "two", 42), Domain(ONE, "one", 42)])
     assert known(directory) == {ONE: "vsock:42:8000"}
-    assert "belongs to the running guest" in guests.refused[TWO]
-    assert guests.out_of_reach == 1
+    assert "belongs to the running guest" in guests.found.refused[TWO]
+    assert guests.found.out_of_reach == 1
     guests.apply([Domain(TWO, "two", 42)])
     assert known(directory) == {TWO: "vsock:42:8000"}
 
@@ -147,11 +147,11 @@ async def test_a_written_guest_comes_before_a_found_one_whichever_came_first(
     guests.apply(domains)
     await turn()
     assert known(directory) == {written.id: str(written.address), TWO: "vsock:43:8000"}
-    assert list(guests.refused) == [ONE]
+    assert list(guests.found.refused) == [ONE]
     directory.remove(written.id)
     await turn()
     assert known(directory) == {ONE: "vsock:42:8000", TWO: "vsock:43:8000"}, "it is back without waiting for libvirt"
-    assert guests.refused == {}
+    assert guests.found.refused == {}
 
 
 async def test_a_written_guest_that_moves_to_a_found_ones_address_gets_it(directory: Directory, guests: LibvirtGuests) -> None:
@@ -188,5 +188,5 @@ def test_a_domain_that_somebody_wrote_down_is_not_counted_among_those_that_nobod
 ) -> None:
     directory.add(GuestEntry(ONE, UnixAddress("/vm1"), source="vm1.toml"))
     guests.apply([Domain(ONE, "one", 42), Domain(TWO, "two", 2)])
-    assert sorted(guests.refused) == sorted([ONE, TWO])
-    assert guests.out_of_reach == 1
+    assert sorted(guests.found.refused) == sorted([ONE, TWO])
+    assert guests.found.out_of_reach == 1

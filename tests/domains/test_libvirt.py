@@ -124,9 +124,9 @@ async def test_a_domain_that_its_tenant_described_with_hostile_text_is_a_guest_w
     await daemon.start_domain(ONE, "a&#10;b&lt;i&gt;&#x202e;", VSOCK.format(42), metadata)
     await daemon.start_domain(TWO, "huge", VSOCK.format(43), f"<description>{'y' * 1_100_000}</description>")
     await followed.becomes({ONE: "a\\nb<i>\\u202e vsock:42:8000"})
-    while TWO not in followed.guests.refused:
+    while TWO not in followed.guests.found.refused:
         await asyncio.wait_for(followed.lists.get(), 30)
-    assert "longer than" in followed.guests.refused[TWO]
+    assert "longer than" in followed.guests.found.refused[TWO]
     assert followed.entry(ONE).gpus == ()
 
 

@@ -37,14 +37,22 @@ def test_there_is_a_lock_for_each_thing_that_is_installed_and_of_the_floors() ->
         "docs.lock.txt",
         "floor.lock.txt",
         "fuzz.lock.txt",
+        "image.lock.txt",
         "runtime.lock.txt",
     ]
 
 
-def test_what_is_installed_is_what_was_tested() -> None:
+@pytest.mark.parametrize("lock", ["runtime.lock.txt", "image.lock.txt"])
+def test_what_is_installed_is_what_was_tested(lock: str) -> None:
     tested = blocks("dev.lock.txt")
-    for name, block in blocks("runtime.lock.txt").items():
-        assert tested[name] == block, f"{name}: requirements/runtime.lock.txt differs from dev.lock.txt; run make lock"
+    for name, block in blocks(lock).items():
+        assert tested[name] == block, f"{name}: requirements/{lock} differs from dev.lock.txt; run make lock"
+
+
+def test_the_image_has_what_the_packages_have_and_the_client_of_kubernetes() -> None:
+    image, packages = pins(text("image.lock.txt")), pins(text("runtime.lock.txt"))
+    assert packages.items() <= image.items()
+    assert {"lightkube", "httpx2"} <= image.keys() - packages.keys()
 
 
 def test_the_site_is_built_in_the_same_environment_as_everything_else() -> None:

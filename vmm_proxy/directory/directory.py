@@ -51,6 +51,10 @@ class GuestEntry:
     instance_id: bytes = b""
     # Host PCI addresses of the cards given to it, in the guest's order; empty when not known.
     gpus: tuple[str, ...] = ()
+    # How many cards were given to it, where their addresses are not known; 0: not known either.
+    gpus_without_address: int = 0
+    # Which run of the VM it is, where its source tells: another run is another VM, whatever its address. No text for people.
+    run: str = ""
     # Its own TLS; None for the proxy's usual one, if any.
     tls: GuestTls | None = None
     # Where the entry comes from, for messages and so that each source changes its own entries only.
@@ -63,11 +67,11 @@ class GuestEntry:
     @property
     def gpus_given(self) -> int | None:
         """How many cards were given to it; None when that is not known."""
-        return len(self.gpus) or None
+        return len(self.gpus) or self.gpus_without_address or None
 
     def same_vm(self, other: GuestEntry) -> bool:
         """Whether both mean one VM: labels and cards may differ, and whether it runs."""
-        return (self.address, self.instance_id, self.tls) == (other.address, other.instance_id, other.tls)
+        return (self.address, self.instance_id, self.tls, self.run) == (other.address, other.instance_id, other.tls, other.run)
 
 
 # Called after a change with the entry before and the entry after; None stands for no entry.

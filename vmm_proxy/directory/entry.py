@@ -29,6 +29,8 @@ from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings, guest_tls
 from vmm_proxy.directory.labels import check_guest_labels
 
+# vsock(7): 0 to 2 are the hypervisor, this machine itself, and the host.
+LEAST_GUEST_CID = 3
 # More cards than a machine holds, fewer than would bloat a page.
 GPUS_LIMIT = 64
 # An instance_id is a hash of 20 or 32 bytes; 64 leaves room for a longer one.

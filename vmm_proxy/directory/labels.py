@@ -6,6 +6,7 @@ import re
 
 from guest_contract.identifiers import LABEL_KEY_RULE, valid_label_key
 from guest_transport.errors import SettingsError
+from guest_transport.process.logs import escape
 
 LABELS_LIMIT = 32
 LABEL_VALUE_LIMIT_BYTES = 256
@@ -39,3 +40,8 @@ def check_guest_labels(labels: dict[str, str], where: str) -> dict[str, str]:
             named = ", ".join(ascii(key) for key in sorted(alike))
             raise SettingsError(f"{where}: {named} would be one Prometheus label, {name}: keep one of them")
     return labels
+
+
+def shown_label(text: str) -> str:
+    """`text` of somebody else as a label's value: printable, and no longer than a label may be."""
+    return escape(text).encode()[:LABEL_VALUE_LIMIT_BYTES].decode(errors="ignore")

@@ -48,6 +48,12 @@ CHECKS: tuple[Check[Host], ...] = (
         directory.examine_libvirt,
         bound_seconds=_after_reading,
     ),
+    Check(
+        "kubevirt",
+        "the API server answers and lets this node's instances be watched, and each of them that is refused",
+        directory.examine_kubevirt,
+        bound_seconds=_after_reading,
+    ),
     Check("grpc", "each address of grpc.listen: mode, who holds it, and whether a proxy answers", listeners.examine_grpc),
     Check("http", "the pages: who holds their address, and whether they answer and are ready", listeners.examine_http),
     Check("vsock", "the kernel has what guests at vsock: addresses need", reach.examine_vsock, bound_seconds=_after_reading),

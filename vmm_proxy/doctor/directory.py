@@ -1,4 +1,4 @@
-"""Which guests the proxy would know: entries that are refused, addresses that stand there twice, and what libvirt tells."""
+"""Which guests the proxy would know: entries that are refused, addresses that are there twice, and what libvirt and KubeVirt tell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from guest_transport.addresses import HvsockAddress, UnixAddress
 from guest_transport.doctor.checks import in_thread
 from guest_transport.doctor.findings import Finding, note, ok, wrong
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.doctor.known_guests import LibvirtReading
+from vmm_proxy.doctor.known_guests import FoundReading
 from vmm_proxy.doctor.machine import Host
 
 # More ids in one line are read by nobody.
@@ -48,7 +48,9 @@ def judge_directory(guests: Sequence[GuestEntry], refused: Sequence[str], resolv
     ]
     running = sum(entry.running for entry in guests)
     if not guests and not refused:
-        return [note("no guests are known", "add [[guest]], a file in directory.dir, or libvirt.uri: docs/running.md")]
+        return [
+            note("no guests are known", "add [[guest]], a file in directory.dir, libvirt.uri or kubevirt.node: docs/running.md")
+        ]
     return found or [ok(f"{len(guests)} guest{'' if len(guests) == 1 else 's'}, {running} running")]
 
 
@@ -62,7 +64,7 @@ async def examine_libvirt(host: Host) -> Sequence[Finding]:
     return judge_libvirt((await host.known.get()).libvirt)
 
 
-def judge_libvirt(reading: LibvirtReading | None) -> list[Finding]:
+def judge_libvirt(reading: FoundReading | None) -> list[Finding]:
     """None: not followed."""
     if reading is None:
         return [note("not followed: libvirt.uri is not set")]
@@ -70,4 +72,21 @@ def judge_libvirt(reading: LibvirtReading | None) -> list[Finding]:
         return [wrong(reading.problem, "virsh -r list as the proxy's user shows the same; docs/libvirt.md")]
     found = [wrong(reason, "correct the domain's XML (virsh edit); docs/libvirt.md") for reason in reading.refused]
     found += [note(f"domain {uuid}: an entry that was written down comes first") for uuid in reading.written_down]
-    return [*found, ok(f"libvirt answers: {reading.domains} running domain{'' if reading.domains == 1 else 's'}")]
+    return [*found, ok(f"libvirt answers: {reading.count} running domain{'' if reading.count == 1 else 's'}")]
+
+
+async def examine_kubevirt(host: Host) -> Sequence[Finding]:
+    """Whether the API server is reached, and which instances of this node are refused."""
+    return judge_kubevirt((await host.known.get()).kubevirt)
+
+
+def judge_kubevirt(reading: FoundReading | None) -> list[Finding]:
+    """None: not followed."""
+    if reading is None:
+        return [note("not followed: kubevirt.node is not set")]
+    if reading.problem:
+        return [wrong(reading.problem, "kubectl auth can-i watch virtualmachineinstances.kubevirt.io; docs/kubevirt.md")]
+    found = [wrong(reason, "see the instance: kubectl get vmi -o yaml; docs/kubevirt.md") for reason in reading.refused]
+    found += [note(f"instance {known}: an entry that was written down comes first") for known in reading.written_down]
+    instances = f"{reading.count} instance{'' if reading.count == 1 else 's'}"
+    return [*found, ok(f"the API server answers: {instances} on this node, with a vsock device or without")]

@@ -104,7 +104,7 @@ def judge_cards(reading: GuestReading) -> list[Finding]:
         return []
     return [
         wrong(f"guest {reading.entry.id}: {reason.words[:_ERROR_LIMIT_CHARACTERS]}", reason.action.rstrip("."))
-        for reason in health.judge_guest(reading.gpus, len(reading.entry.gpus) or None).reasons
+        for reason in health.judge_guest(reading.gpus, reading.entry.gpus_given).reasons
         if reason.level in {health.Level.DEGRADED, health.Level.FAILED} or reason.code == "unknown"
     ]
 

@@ -1,12 +1,14 @@
-"""The guests that the configuration, the registered file, the folder and libvirt name, and each entry that is refused with its reason.
+"""The guests that the configuration, the registered file, the folder, libvirt and KubeVirt name, and why an entry is refused.
 
 Read in the proxy's own order and by its own rules, into a directory of the doctor's own; unlike the proxy's start, an entry that is refused
-does not end it. libvirt is asked by the proxy's own reporter process, once, within a bound.
+does not end it. libvirt is asked by the proxy's own reporter process, an API server by the proxy's own client; each once, within a bound.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +20,11 @@ from vmm_proxy.config import ProxyConfig
 from vmm_proxy.directory.directory import Directory, DirectoryError, GuestEntry
 from vmm_proxy.directory.entry import guest_entry
 from vmm_proxy.directory.folder import GuestFolder
+from vmm_proxy.directory.found import FoundGuests
 from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.guest_tls_settings import guest_tls
+from vmm_proxy.directory.kubevirt import settings as kubevirt_settings
 from vmm_proxy.directory.libvirt.follower import reporter_command
-from vmm_proxy.directory.libvirt.guests import SOURCE as LIBVIRT
 from vmm_proxy.directory.libvirt.guests import LibvirtGuests
 from vmm_proxy.directory.libvirt.line_process import LineProcess
 from vmm_proxy.directory.libvirt.report import LINE_LIMIT_BYTES, Domain, read_report
@@ -30,15 +33,17 @@ from vmm_proxy.directory.registered import RegisteredGuests
 
 # libvirtd lists a thousand domains in a second or two; below a check's own bound, so that the reason is told.
 LIBVIRT_SECONDS = 6.0
+# All namespaces together; an API server under load answers a list in seconds.
+KUBEVIRT_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class LibvirtReading:
-    """What libvirt told: how many running domains, and those that are refused; `problem` when it told nothing."""
+class FoundReading:
+    """What libvirt or KubeVirt told: how many there are, and those that are refused; `problem` when it told nothing."""
 
-    domains: int = 0
+    count: int = 0
     refused: tuple[str, ...] = ()
-    # Domains that somebody wrote down, which comes first.
+    # Ids that somebody wrote down, which comes first.
     written_down: tuple[str, ...] = ()
     problem: str = ""
 
@@ -51,8 +56,9 @@ class KnownGuests:
     refused: tuple[str, ...]
     usual_tls: GuestTls | None
     tls_refused: str
-    # None: libvirt is not followed.
-    libvirt: LibvirtReading | None
+    # None: it is not followed.
+    libvirt: FoundReading | None
+    kubevirt: FoundReading | None
 
 
 async def read_known(config: ProxyConfig, where: str) -> KnownGuests:
@@ -62,7 +68,8 @@ async def read_known(config: ProxyConfig, where: str) -> KnownGuests:
     plain = config.grpc.allow_plaintext or config.guest_tls is not None
     await in_thread(lambda: _read_files(config, where, directory, refused, plain=plain))
     libvirt = await _read_libvirt(config.libvirt, directory, where)
-    return KnownGuests(tuple(directory.after()), tuple(refused), usual, tls_refused, libvirt)
+    kubevirt = await _read_kubevirt(config.kubevirt, directory, where)
+    return KnownGuests(tuple(directory.after()), tuple(refused), usual, tls_refused, libvirt, kubevirt)
 
 
 def _usual_tls(config: ProxyConfig, where: str) -> tuple[GuestTls | None, str]:
@@ -92,26 +99,38 @@ def _read_files(config: ProxyConfig, where: str, directory: Directory, refused: 
         refused.extend(folder.refused.values())
 
 
-async def _read_libvirt(settings: LibvirtSettings, directory: Directory, where: str) -> LibvirtReading | None:
+async def _read_libvirt(settings: LibvirtSettings, directory: Directory, where: str) -> FoundReading | None:
     if settings.uri is None:
         return None
     try:
         check_libvirt(settings, where)
         require_module()
     except SettingsError as error:
-        return LibvirtReading(problem=str(error))
+        return FoundReading(problem=str(error))
     domains = await ask_libvirt(reporter_command(settings.uri, Path("/sys")))
     if isinstance(domains, str):
-        return LibvirtReading(problem=domains)
+        return FoundReading(problem=domains)
     guests = LibvirtGuests(directory, port=settings.port)
     guests.apply(domains)
-    reasons = {uuid: f"domain {uuid}: {reason}" for uuid, reason in guests.refused.items()}
-    written_down = {uuid for uuid in reasons if (entry := directory.get(uuid)) is not None and entry.source != LIBVIRT}
-    return LibvirtReading(
-        len(domains),
-        refused=tuple(reason for uuid, reason in reasons.items() if uuid not in written_down),
-        written_down=tuple(sorted(written_down)),
-    )
+    return _reading(len(domains), guests.found, "domain")
+
+
+def _reading(count: int, found: FoundGuests, what: str) -> FoundReading:
+    reasons = [f"{what} {each}: {reason}" for each, reason in found.refused.items() if each not in found.written_down]
+    return FoundReading(count, tuple(reasons), tuple(sorted(found.written_down)))
+
+
+async def _read_kubevirt(settings: kubevirt_settings.KubevirtSettings, directory: Directory, where: str) -> FoundReading | None:
+    try:
+        setup = kubevirt_settings.check_kubevirt(settings, where, os.environ)
+        if setup is None:
+            return None
+        kubevirt_settings.require_module()
+    except SettingsError as error:
+        return FoundReading(problem=str(error)) if settings.node else None
+    kubevirt = await in_thread(lambda: importlib.import_module("vmm_proxy.doctor.kubevirt"))
+    told = await kubevirt.read_instances(setup, directory, KUBEVIRT_SECONDS)
+    return FoundReading(problem=told) if isinstance(told, str) else _reading(told[0], told[1].found, "instance")
 
 
 async def ask_libvirt(command: Sequence[str], bound_seconds: float = LIBVIRT_SECONDS) -> Sequence[Domain] | str:

@@ -17,15 +17,15 @@ from guest_transport.doctor.checks import in_thread
 from guest_transport.errors import SettingsError
 from guest_transport.settings.read import read_settings
 from vmm_proxy.config import ProxyConfig, read_setup
-from vmm_proxy.doctor.known_guests import LIBVIRT_SECONDS, KnownGuests, read_known
+from vmm_proxy.doctor.known_guests import KUBEVIRT_SECONDS, LIBVIRT_SECONDS, KnownGuests, read_known
 
 # Where the unit's own ExecStart= looks (deploy/systemd/vmm-proxy.service), and who the proxy is there.
 CONFIG_FILE = Path("/etc/vmm-proxy/config.toml")
 UNIT = "vmm-proxy"
 UNIT_USER = "vmm-proxy"
 
-# libvirt has its own bound; files are read in well under a second, also ten thousand of them.
-READ_SECONDS = LIBVIRT_SECONDS + 4.0
+# libvirt and an API server have their own bounds; files are read in well under a second, also ten thousand of them.
+READ_SECONDS = LIBVIRT_SECONDS + KUBEVIRT_SECONDS + 4.0
 _WHAT = "the files that name guests"
 
 T = TypeVar("T")

@@ -64,7 +64,7 @@ async def examine_vsock(host: Host) -> Sequence[Finding]:
     """The kernel's side of guests at vsock: addresses."""
     known = await host.known.get()
     cids = {entry.address.cid for entry in known.guests if entry.running and isinstance(entry.address, VsockAddress)}
-    if not cids and host.config.libvirt.uri is None:
+    if not cids and host.config.libvirt.uri is None and host.config.kubevirt.node is None:
         return [note("no running guest is at a vsock address")]
     return judge_vsock(await in_thread(lambda: read_vsock(host.dev, host.sysfs)), cids)
 
@@ -81,7 +81,7 @@ def read_vsock(dev: Path, sysfs: Path) -> VsockReading:
 
 
 def judge_vsock(reading: VsockReading, cids: set[int]) -> list[Finding]:
-    """Whether guests with `cids` can be reached at all; none of them: libvirt may tell of some."""
+    """Whether guests with `cids` can be reached at all; none of them: libvirt or KubeVirt may tell of some."""
     if reading.refusal is not None:
         return [wrong(f"this kernel has no vsock: {reading.refusal.strerror}", "modprobe vhost_vsock")]
     local = VSOCK_CIDS["local"]

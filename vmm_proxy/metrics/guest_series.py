@@ -42,8 +42,8 @@ def add_ages(lines: Lines, labels: LabelText, known: LastKnown, now: float) -> N
     answered_at = known.answered_at
     if answered_at is not None:
         lines.put(table.PROXY_GUEST_ANSWER_AGE, labels, thousandths(_milliseconds(now - answered_at)))
-    if known.entry.gpus:
-        lines.put(table.PROXY_GUEST_GPUS_GIVEN, labels, len(known.entry.gpus))
+    if known.entry.gpus_given:
+        lines.put(table.PROXY_GUEST_GPUS_GIVEN, labels, known.entry.gpus_given)
     gpus = known.gpus.shown(now)
     if gpus is not None and gpus.HasField("sample_age_ms"):
         age = gpus.sample_age_ms + _milliseconds(now - known.gpus.received_at)

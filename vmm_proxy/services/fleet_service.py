@@ -107,8 +107,8 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     def _write(self, outcome: GuestOutcome, message: fleet_pb2.GuestGpuInfo) -> None:
         outcome.write_to(message)
         # Beside an answer only: of a guest that its caller may not see, not even this is told.
-        if isinstance(outcome.outcome, Answer) and (entry := self._directory.get(outcome.guest_id)) and entry.gpus:
-            message.gpus_given = len(entry.gpus)
+        if isinstance(outcome.outcome, Answer) and (entry := self._directory.get(outcome.guest_id)) and entry.gpus_given:
+            message.gpus_given = entry.gpus_given
 
     def _judged(self, outcome: GuestOutcome, permit: Permit) -> GuestOutcome:
         """`outcome`, or a failure in its place where it may not be sent any more."""

@@ -197,6 +197,7 @@ PROXY_CONFIG = Door(
             "metrics": ("labels", "containers"),
             "directory": ("dir", "registered_file"),
             "libvirt": ("uri", "port"),
+            "kubevirt": ("node", "namespaces", "labels", "port", "kubeconfig"),
             "guest": _GUEST_KEYS,
             "access": ("token_file", "unix", "certificate"),
             "tls": ("certificate", "key", "client_authorities"),
