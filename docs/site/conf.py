@@ -24,7 +24,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Begin", ("docs/start", "docs/concepts", "docs/simulator")),
     (
         "Install",
-        ("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt", "docs/kubevirt", "deploy/examples/README"),
+        (
+            *("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt"),
+            *("docs/kubevirt", "deploy/kubernetes/README", "deploy/examples/README"),
+        ),
     ),
     ("Operate", ("docs/guestctl", "docs/cards", "docs/fleet", "docs/doctor", "docs/runbook", "docs/gpu-check")),
     ("Secure", ("docs/security", "docs/access", "docs/boot-gate", "SECURITY")),

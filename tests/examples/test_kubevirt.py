@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import pytest
 import yaml
 
 from guest_transport.addresses import parse_address
-from guest_transport.settings.read import read_settings
 from tests.examples.readme import EXAMPLES
 from vmm_proxy.directory.directory import AddressTakenError, Directory, GuestEntry
-from vmm_proxy.directory.entry import GuestSettings
 
 FOLDER = EXAMPLES / "kubevirt"
 
@@ -41,13 +36,3 @@ def test_the_example_says_what_to_do_where_the_proxy_refuses_a_second_vm_with_th
 def test_the_patch_names_the_gate_that_vsock_is_behind() -> None:
     patch = yaml.safe_load((FOLDER / "kubevirt.yaml").read_text(encoding="utf-8"))
     assert patch == {"spec": {"configuration": {"developerConfiguration": {"featureGates": ["VSOCK"]}}}}
-
-
-def test_the_guests_file_is_of_the_vm_and_says_where_its_cid_comes_from() -> None:
-    vm = yaml.safe_load((FOLDER / "vm.yaml").read_text(encoding="utf-8"))
-    file = FOLDER / "guests.d" / f"{vm['metadata']['name']}.toml"
-    guest = read_settings(file, GuestSettings)
-    cid = re.fullmatch(r"vsock:(\d+):8000", guest.address)
-    assert cid
-    assert f"{cid[1]} is .status.VSOCKCID" in file.read_text(encoding="utf-8")
-    assert json.dumps(guest.labels) == '{"namespace": "default"}'

@@ -101,6 +101,7 @@ def test_the_sdist_holds_what_a_distribution_needs_to_package_it(built: Distribu
     assert {
         "deploy/systemd/guest-service.service",
         "requirements/runtime.lock.txt",
+        "requirements/image.lock.txt",
         "proto/guest_api/guest_api.proto",
         "LICENSE",
         "CHANGELOG.md",
