@@ -251,7 +251,7 @@ def test_what_a_page_installs_is_beside_it_or_was_made_by_its_first_step(page: s
     made |= {f"{name}.ca" for name in re.findall(r"make-certificates\.sh authority (\w+)", text)}
     installed = [line for line in text.splitlines() if line.startswith("install -D ")]
     # A cluster is given its files by kubectl, and installs nothing on a host.
-    applied = re.findall(r"^kubectl .*(?:-f|--patch-file) ?([\w./-]+)", text, re.MULTILINE)
+    applied = re.findall(r"^kubectl .* (?:-f|--patch-file) (\S+)", text, re.MULTILINE)
     assert installed or applied, page
     assert [name for name in applied if not (EXAMPLES / page).parent.joinpath(name).is_file()] == []
     for line in installed:
