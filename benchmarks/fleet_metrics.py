@@ -35,7 +35,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from guest_api import guest_api_pb2_grpc
 from guest_api.guest_api_pb2 import GpuInfoResponse, GuestInfo, ListContainersResponse, NetworkInformation, SystemInfo
-from guest_contract.card_fields import BASE, COUNTER, GROUPS, HEALTH, INFO, ROWS, TEXT_VALUE, Field, Metric
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, ROWS
+from guest_contract.card_row import COUNTER, INFO, TEXT_VALUE, Field, Metric
 from guest_contract.health import Level, judge_cards
 from guest_metrics import table
 from guest_metrics.exposition import Format

@@ -3,21 +3,7 @@
 A new value is a field in the proto, a question in collector/nvml.py, a row here, and a value in the simulated racks. Without the row a
 test fails by the field's name; with it the value is on metrics, pages, guestctl, CSV and in the simulator.
 
-A row (Field) says, from left to right:
-
-    name, question, group   GpuDevice's field; the collector's question, which is the word in `errors` and in a rack's `fail`, and the
-                            name of the driver's method that answers it with the question's fields in the order of the rows; the
-                            group in which it is asked
-    title, column, said     words on pages; the column's title in tables, empty for a value that is no column; its name in a sentence
-    unit, names, bits       what the number counts (words.say), or words for each number, or for each bit
-    least, most             the plausible range; what is outside is unknown. `short` tells the question's values apart in the reason
-    metric                  the family (Metric): gauge, counter, series of 0 and 1, or a label of an info series; None with not_on METRICS
-    shown, of               BAR or TEXT on pages; `of` names the whole that a bar is a part of; WITHIN is such a whole, which has no
-                            place of its own on pages because the bar names it
-    on_fleet_page           a column of the fleet's page, which has room for few
-    left_out                the turn in which `guestctl top` leaves the column out on a narrow screen: 1 goes first, 0 never
-    sort, sums              the word to sort by; SUM or MEAN over many cards
-    not_on                  surfaces that leave the value out on purpose
+What a row says stands in card_row.py.
 
 It refuses to import anything, protobuf included: the collector imports it at its start, which is counted in milliseconds (dataclasses
 or enum would cost more than all else here). Rejected: options in the proto file (protobuf would be needed to read them, and the range and
@@ -26,37 +12,48 @@ the words of a value are no part of the wire).
 
 from __future__ import annotations
 
+from guest_contract.card_row import (
+    BAR,
+    BYTES,
+    BYTES_PER_SECOND,
+    CELSIUS,
+    COUNT,
+    COUNTER,
+    FLAG,
+    GUEST_PAGE,
+    GUESTCTL,
+    INFO,
+    MEAN,
+    MEGAHERTZ,
+    METRICS,
+    MILLIJOULES,
+    MILLIWATTS,
+    NANOSECONDS,
+    PERCENT,
+    SIMULATOR,
+    SUM,
+    TEXT,
+    TEXT_VALUE,
+    WITHIN,
+    AtMost,
+    Field,
+    Metric,
+    Value,
+)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import TypeAlias
+    from typing import Any
 
-# A value of a card; None for what is unset or impossible.
-Value: TypeAlias = int | str | None
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
-
-# Units; the text is the one in a reason, "70123 mW is over ...".
-PERCENT = "%"
-BYTES = "bytes"
-CELSIUS = "degrees Celsius"
-MILLIWATTS = "mW"
-MEGAHERTZ = "MHz"
-MILLIJOULES = "mJ"
-NANOSECONDS = "ns"
-BYTES_PER_SECOND = "bytes a second"
-COUNT = ""
-FLAG = "flag"
-TEXT_VALUE = "text"
-
-BAR, TEXT, WITHIN = "bar", "text", "within"
-SUM, MEAN = "sum", "mean"
-GAUGE, COUNTER, INFO = "gauge", "counter", "info"
-METRICS, GUEST_PAGE, GUESTCTL, CSV, SIMULATOR = "metrics", "guest page", "guestctl", "csv", "simulator"
 # Asked in every sample, whatever groups are configured; the others only where gpu.groups names them.
 BASE = "base"
-HEALTH = "health"
+IDENTIFYING, SERIAL, LIMITS, ACTIVITY, HEALTH, CC, MIG, THROUGHPUT = (
+    "identity", "serial", "limits", "activity", "health", "cc", "mig", "throughput",
+)  # fmt: skip
+# What gpu.groups is where nobody says otherwise: all but what costs tens of milliseconds, and what names the owner's property.
+DEFAULT_GROUPS = (IDENTIFYING, LIMITS, ACTIVITY, HEALTH, CC, MIG)
 
-METRIC_PREFIX = "dstack_gpu_"
 PERCENT_LIMIT = 100
 # Half a million times a card of today fits; sentinels (0xFFFF…) do not.
 MEMORY_LIMIT_BYTES = 1 << 56
@@ -69,58 +66,16 @@ NANOSECONDS_LIMIT = 1 << 60
 # From the design: no board takes 5 kW, and none takes ten times the limit that it enforces.
 POWER_LIMIT_MW = 5_000_000
 POWER_LIMIT_FACTOR = 10
-
-
-class Metric:
-    """The family that a value stands in, `name` without the prefix. Rows that give the same name share the family; help is the first's.
-
-    `labels` are pairs that the row adds to the card's own, such as clock="sm". The number is the value times `times` divided by `per`,
-    exactly: milliwatts are watts with per=1000. `each` is a label whose values are the value's own words: one series of 0 or 1 for each
-    of the row's `names` or `bits`; for a text, the label of the info series.
-    """
-
-    __slots__ = ("each", "help", "kind", "labels", "name", "per", "times")
-
-    def __init__(
-        self, name: str, text: str, *, kind: str = GAUGE, labels: Pairs = (), times: int = 1, per: int = 1, each: str = ""
-    ) -> None:
-        self.name, self.help, self.kind = METRIC_PREFIX + name, text, kind
-        self.labels, self.times, self.per, self.each = labels, times, per, each
-
-
-class Field:
-    """One value of a card; the module's text says what each part means."""
-
-    __slots__ = (
-        "bits", "column", "group", "least", "left_out", "metric", "most", "name", "names", "not_on", "of", "on_fleet_page", "question",
-        "said", "short", "shown", "sort", "sums", "title", "unit",
-    )  # fmt: skip
-
-    def __init__(
-        self, name: str, question: str, group: str, *, title: str, unit: str, metric: Metric | None, most: int = 0, least: int = 0,
-        column: str = "", said: str = "", short: str = "", names: Mapping[int, str] | None = None, bits: Mapping[int, str] | None = None,
-        shown: str = TEXT, of: str = "", on_fleet_page: bool = False, left_out: int = 0, sort: str = "", sums: str = "",
-        not_on: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self.name, self.question, self.group = name, question, group
-        self.title, self.column, self.said = title, column, said or title
-        self.unit, self.names, self.bits, self.metric = unit, names, bits, metric
-        self.least, self.most, self.short = least, most or int(unit == FLAG), f"{short} " if short else ""
-        self.shown, self.of, self.on_fleet_page = shown, of, on_fleet_page
-        self.left_out, self.sort, self.sums, self.not_on = left_out, sort, sums, not_on
-
-
-class AtMost:
-    """A check across values: each part alone, and all together, are at most `times` the whole. `over` says so in a reason.
-
-    A part that is over alone is refused; parts that are over together are refused with their whole, for nobody knows which is wrong.
-    """
-
-    __slots__ = ("over", "parts", "times", "whole")
-
-    def __init__(self, parts: tuple[str, ...], whole: str, over: str, times: int = 1) -> None:
-        self.parts, self.whole, self.over, self.times = parts, whole, over, times
-
+# NVML's longest texts have 96 bytes; a guest may send more, which would stand in a label of each of its series.
+TEXT_LIMIT = 256
+# No clock is ten times the fastest of today; no bus moves a petabyte a second.
+CLOCK_LIMIT_MHZ = 30_000
+RATE_LIMIT = 1 << 50
+# A terabyte a second for 36 years.
+TRAFFIC_LIMIT_BYTES = 1 << 60
+# NVML: it may exceed 100.
+FAN_LIMIT_PERCENT = 200
+LANES_LIMIT = GENERATIONS_LIMIT = 64
 
 # Words for NVML's numbers, which are values of labels on the metrics page too: nvmlClocksEventReasons, nvmlGpuFabricState_t and
 # nvmlDeviceGpuRecoveryAction_t of nvml.h in snake_case.
@@ -137,14 +92,46 @@ _NARROW = (GUESTCTL,)
 _NOT_ON_HOPPER = (GUESTCTL, SIMULATOR)
 
 
+def _row(
+    group: str, name: str, title: str, metric: Metric | None, *, question: str = "", unit: str = COUNT, most: int = 0, least: int = 0,
+    names: Mapping[int, str] | None = None, bits: Mapping[int, str] | None = None, short: str = "", shown: str = TEXT, of: str = "",
+    not_on: Sequence[str] = _NARROW,
+) -> Field:  # fmt: skip
+    """A row of a group; most are a question of their own."""
+    return Field(
+        name, question or name, group, title=title, unit=unit, most=most, least=least, names=names, bits=bits, short=short,
+        shown=shown, of=of, metric=metric, not_on=not_on if metric else (*not_on, METRICS),
+    )  # fmt: skip
+
+
 def _health(
     name: str, title: str, metric: Metric | None, *, question: str = "", unit: str = COUNT, most: int = 0,
     names: Mapping[int, str] | None = None, bits: Mapping[int, str] | None = None, not_on: Sequence[str] = _NARROW,
 ) -> Field:  # fmt: skip
-    """A row of the group health; most are a question of their own."""
-    return Field(
-        name, question or name, HEALTH, title=title, unit=unit, most=most, names=names, bits=bits, metric=metric, not_on=not_on
-    )
+    return _row(HEALTH, name, title, metric, question=question, unit=unit, most=most, names=names, bits=bits, not_on=not_on)
+
+
+def _text(name: str, title: str, *, group: str = IDENTIFYING, label: bool = False) -> Field:
+    metric = Metric("info", "1, with what the card is as labels.", kind=INFO, each=name) if label else None
+    return _row(group, name, title, metric, unit=TEXT_VALUE, most=TEXT_LIMIT)
+
+
+def _clock(clock: str, title: str, *, highest: bool = False) -> Field:
+    labels = (("clock", clock),)
+    if highest:
+        metric = Metric("clock_max_hertz", "Highest clock of the card.", labels=labels, times=10**6)
+        return _row(LIMITS, f"clock_{clock}_max_mhz", title, metric, unit=MEGAHERTZ, most=CLOCK_LIMIT_MHZ)
+    metric = Metric("clock_hertz", "Clock now.", labels=labels, times=10**6)
+    return _row(ACTIVITY, f"clock_{clock}_mhz", title, metric, unit=MEGAHERTZ, most=CLOCK_LIMIT_MHZ)
+
+
+def _engine(engine: str, title: str, words: str) -> Field:
+    metric = Metric(f"{engine}_utilization_percent", f"Use of the {words}, 0 to 100.")
+    return _row(ACTIVITY, f"utilization_{engine}", title, metric, unit=PERCENT, most=PERCENT_LIMIT)
+
+
+def _memory_bytes(group: str, name: str, title: str, metric: Metric | None, **more: Any) -> Field:
+    return _row(group, name, title, metric, unit=BYTES, most=MEMORY_LIMIT_BYTES, **more)
 
 
 def _ecc(kind: str, lifetime: str, title: str) -> Field:
@@ -218,6 +205,75 @@ ROWS: tuple[Field, ...] = (
         on_fleet_page=True, left_out=9, sort="power", sums=SUM,
         metric=Metric("power_usage_milliwatts", "Power drawn by the card."),
     ),
+    _text("name", "Product", label=True),
+    _text("architecture", "Architecture"),
+    _text("compute_capability", "Compute capability", label=True),
+    _text("vbios_version", "VBIOS", label=True),
+    _text("virtualization_mode", "Virtualization"),
+    _text("serial", "Serial number", group=SERIAL),
+    _row(
+        LIMITS, "power_limit_mw", "Power limit", Metric("power_limit_watts", "Power limit in force.", per=1000), question="power_limit",
+        unit=MILLIWATTS, least=1, most=POWER_LIMIT_MW,
+    ),
+    _row(LIMITS, "power_limit_max_mw", "Power limit, largest", None, unit=MILLIWATTS, most=POWER_LIMIT_MW),
+    _clock("graphics", "Graphics clock, highest", highest=True),
+    _clock("sm", "SM clock, highest", highest=True),
+    _clock("memory", "Memory clock, highest", highest=True),
+    _row(
+        LIMITS, "pcie_generation_max", "PCIe generation, highest",
+        Metric("pcie_generation_max", "Highest PCIe generation that card and slot agree on."), most=GENERATIONS_LIMIT,
+    ),
+    _row(
+        LIMITS, "pcie_width_max", "PCIe lanes, most", Metric("pcie_width_max", "Most PCIe lanes that card and slot agree on."),
+        most=LANES_LIMIT,
+    ),
+    _row(
+        LIMITS, "temperature_slowdown_c", "Slows down at",
+        Metric("temperature_slowdown_celsius", "Temperature at which the card slows down, before Ada."),
+        unit=CELSIUS, most=TEMPERATURE_LIMIT_C, not_on=_NOT_ON_HOPPER,
+    ),
+    _row(
+        LIMITS, "temperature_shutdown_c", "Shuts down at", None, unit=CELSIUS, most=TEMPERATURE_LIMIT_C, not_on=_NOT_ON_HOPPER,
+    ),
+    _row(
+        ACTIVITY, "performance_state", "Performance state", Metric("performance_state", "0 (P0, fastest) to 15."), most=15,
+    ),
+    _clock("graphics", "Graphics clock"),
+    _clock("sm", "SM clock"),
+    _clock("memory", "Memory clock"),
+    _clock("video", "Video clock"),
+    _engine("encoder", "Encoder", "video encoder"),
+    _engine("decoder", "Decoder", "video decoder"),
+    _engine("jpeg", "JPEG engine", "JPEG engine"),
+    _engine("ofa", "Optical flow engine", "optical flow engine"),
+    _memory_bytes(
+        ACTIVITY, "memory_reserved_bytes", "Memory reserved",
+        Metric("memory_reserved_bytes", "Memory that driver and firmware keep for themselves."), question="memory_reserved",
+    ),
+    _memory_bytes(ACTIVITY, "memory_bar1_total_bytes", "BAR1 memory", None, question="memory_bar1", short="total", least=1, shown=WITHIN),
+    _memory_bytes(
+        ACTIVITY, "memory_bar1_used_bytes", "BAR1 memory used",
+        Metric("memory_bar1_used_bytes", "Use of the window through which the host reaches the card's memory."),
+        question="memory_bar1", short="used", shown=BAR, of="memory_bar1_total_bytes",
+    ),
+    _row(
+        ACTIVITY, "temperature_memory_c", "Memory temperature", Metric("memory_temperature_celsius", "Temperature of the memory."),
+        unit=CELSIUS, most=TEMPERATURE_LIMIT_C,
+    ),
+    _row(
+        ACTIVITY, "temperature_margin_c", "Margin to slowdown",
+        Metric("temperature_margin_celsius", "Degrees left until the card slows down; negative above."), unit=CELSIUS,
+        least=-TEMPERATURE_LIMIT_C, most=TEMPERATURE_LIMIT_C,
+    ),
+    _row(
+        ACTIVITY, "fan_percent", "Fan", Metric("fan_percent", "Intended speed of the fan in percent of its maximum."), unit=PERCENT,
+        most=FAN_LIMIT_PERCENT, not_on=_NOT_ON_HOPPER,
+    ),
+    _row(
+        ACTIVITY, "energy_mj", "Energy", Metric("energy_joules_total", "Energy since the driver was loaded.", kind=COUNTER, per=1000),
+        unit=MILLIJOULES, most=COUNT_LIMIT,
+    ),
+    _row(ACTIVITY, "processes", "Processes", Metric("processes", "Compute processes on the card."), most=COUNT_LIMIT_32),
     _health("ecc_enabled", "ECC", Metric("ecc_enabled", "1 when ECC is on."), question="ecc_mode", unit=FLAG),
     _ecc("corrected", "volatile", "ECC errors corrected, since start"),
     _ecc("uncorrected", "volatile", "ECC errors uncorrected, since start"),
@@ -268,12 +324,50 @@ ROWS: tuple[Field, ...] = (
         names=RECOVERY_ACTIONS, most=64,
     ),
     _health("persistence_mode", "Persistence mode", Metric("persistence_mode", "1 when persistence mode is on."), unit=FLAG),
+    _memory_bytes(
+        CC, "protected_memory_total_bytes", "Protected memory",
+        Metric("protected_memory_total_bytes", "Memory that only the confidential VM can read."),
+        question="protected_memory", short="total", least=1, shown=WITHIN,
+    ),
+    _memory_bytes(
+        CC, "protected_memory_used_bytes", "Protected memory used",
+        Metric("protected_memory_used_bytes", "Protected memory in use."), question="protected_memory", short="used",
+        shown=BAR, of="protected_memory_total_bytes",
+    ),
+    _row(
+        MIG, "mig_enabled", "MIG", Metric("mig_enabled", "1 when the card is divided into instances (MIG)."), question="mig_mode",
+        unit=FLAG,
+    ),
+    _row(
+        THROUGHPUT, "pcie_received_bytes_per_second", "PCIe received",
+        Metric("pcie_received_bytes_per_second", "Received over PCIe in the last 20 ms."), question="pcie_received",
+        unit=BYTES_PER_SECOND, most=RATE_LIMIT,
+    ),
+    _row(
+        THROUGHPUT, "pcie_sent_bytes_per_second", "PCIe sent", Metric("pcie_sent_bytes_per_second", "Sent over PCIe in the last 20 ms."),
+        question="pcie_sent", unit=BYTES_PER_SECOND, most=RATE_LIMIT,
+    ),
+    _row(
+        THROUGHPUT, "nvlink_received_bytes", "NVLink received",
+        Metric("nvlink_received_bytes_total", "Data received over all NVLinks.", kind=COUNTER), question="nvlink_data", unit=BYTES,
+        most=TRAFFIC_LIMIT_BYTES, short="received",
+    ),
+    _row(
+        THROUGHPUT, "nvlink_sent_bytes", "NVLink sent",
+        Metric("nvlink_sent_bytes_total", "Data sent over all NVLinks.", kind=COUNTER), question="nvlink_data", unit=BYTES,
+        most=TRAFFIC_LIMIT_BYTES, short="sent",
+    ),
 )  # fmt: skip
 
 CHECKS: tuple[AtMost, ...] = (
     AtMost(("memory_used_bytes", "memory_free_bytes"), "memory_total_bytes", "the total"),
+    AtMost(("memory_bar1_used_bytes",), "memory_bar1_total_bytes", "the total"),
+    AtMost(("protected_memory_used_bytes",), "protected_memory_total_bytes", "the total"),
     AtMost(("power_usage_mw",), "power_limit_mw", f"{POWER_LIMIT_FACTOR} times the limit of {{}} mW", POWER_LIMIT_FACTOR),
 )
+
+# What is true of the guest and stands in each card's info series.
+OF_GUEST = (_text("driver_version", "Driver", label=True),)
 
 # What a card is known by: no values, and never judged.
 IDENTITY = ("index", "uuid", "pci_bus_id")
@@ -309,7 +403,10 @@ def judge(values: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, str]
     reasons: dict[str, list[str]] = {}
     for name, value in values.items():
         row = FIELDS.get(name)
-        if row is not None and isinstance(value, int) and not row.least <= value <= row.most:
+        if row is not None and isinstance(value, str) and len(value) > row.most:
+            stands[name] = None
+            reasons.setdefault(row.question, []).append(f"{len(value)} characters are over {row.most}")
+        elif row is not None and isinstance(value, int) and not row.least <= value <= row.most:
             stands[name] = None
             limit = f"over {row.most}" if value > row.most else f"under {row.least}"
             reasons.setdefault(row.question, []).append(f"{row.short}{value} {row.unit} is {limit}".replace("  ", " "))
@@ -323,8 +420,9 @@ def _refuse_parts(check: AtMost, values: Mapping[str, Value], stands: dict[str, 
     """Put None in `stands` for what the check refuses; a reason for each."""
     whole = stands.get(check.whole)
     if whole is None:
-        if values.get(check.whole) is not None:  # the whole is impossible, and with it what it was measured with
-            stands.update(dict.fromkeys(part for part in check.parts if part in stands))
+        if values.get(check.whole) is not None:  # the whole is impossible, and with it what came in the same answer
+            same = FIELDS[check.whole].question
+            stands.update(dict.fromkeys(part for part in check.parts if part in stands and FIELDS[part].question == same))
         return
     assert isinstance(whole, int)  # noqa: S101 - a check is of numbers
     most, together = check.times * whole, 0

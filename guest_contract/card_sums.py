@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import GpuDevice
-from guest_contract import card_fields, words
-from guest_contract.card_fields import FIELDS, Field
+from guest_contract import card_fields, card_row, words
+from guest_contract.card_fields import FIELDS
+from guest_contract.card_row import Field
 from guest_contract.card_values import COLUMN_OF, judged_columns, once
 
 # The rows that are summed; a whole is shown with its part.
-SUMMED = tuple(row for row in card_fields.ROWS if row.sums and row.shown != card_fields.WITHIN)
+SUMMED = tuple(row for row in card_fields.ROWS if row.sums and row.shown != card_row.WITHIN)
 _COLUMNS = tuple([COLUMN_OF[name] for name in (row.name, row.of) if name] for row in SUMMED)
 
 
@@ -51,7 +52,7 @@ class CardSums:
     def _said(self, field: Field, count: int, total: int, whole: int) -> Sum:
         if not count:
             return Sum(field, words.UNKNOWN, "")
-        if field.sums == card_fields.MEAN:
+        if field.sums == card_row.MEAN:
             total, whole = round(total / count), round(whole / count)
         number = words.say(field, total)
         if field.of:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
-from guest_contract import card_fields, words
-from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, ROWS, TEXT_VALUE, AtMost, Field, Value
+from guest_contract import card_fields, card_row, words
+from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, ROWS
+from guest_contract.card_row import TEXT_VALUE, AtMost, Field, Value
 
 # For each row, and after them for each of BESIDE, every card's value.
 Columns: TypeAlias = Sequence[Sequence[Any]]  # Any: numbers and texts; which of them, the row says
@@ -103,7 +104,7 @@ def in_words(card: CardValues, fields: Iterable[Field]) -> list[str]:
     """The known values of `fields` for a sentence: `GPU 34 %`, `memory 1.00 GB of 140.40 GB`; not escaped."""
     found = []
     for field in fields:
-        if field.shown == card_fields.WITHIN:
+        if field.shown == card_row.WITHIN:
             continue  # shown with its part
         said = card.say(field)
         if said != words.UNKNOWN:
@@ -113,10 +114,8 @@ def in_words(card: CardValues, fields: Iterable[Field]) -> list[str]:
 
 
 # --- Many cards at once: a fleet has 8000 of them, and nearly all are as they should be ---------------------------------------------------
-# The limit of a part needs no check: all parts together are at most their whole.
-_CHECKS = tuple(check for check in CHECKS if check.whole in FIELDS)
-_BOUNDED = {part for check in _CHECKS if check.times == 1 for part in check.parts}
-_MOST = tuple((at, row.most) for at, row in enumerate(ROWS) if row.unit != TEXT_VALUE and row.name not in _BOUNDED)
+_MOST = tuple((at, row.most) for at, row in enumerate(ROWS) if row.unit != TEXT_VALUE)
+_LONGEST = tuple((at, row.most) for at, row in enumerate(ROWS) if row.unit == TEXT_VALUE)
 # Rows whose range says more than "from 0, or unset, to most".
 _UNUSUAL = tuple((at, row.least) for at, row in enumerate(ROWS) if row.unit != TEXT_VALUE and row.least not in (0, 1))
 COLUMN_OF = {name: at for at, name in enumerate(_NAMES)}
@@ -147,7 +146,9 @@ def _possible_columns(devices: Sequence[GpuDevice]) -> Columns | None:
     columns: list[Sequence[Any]] = list(zip(*map(_COLUMNS, devices), strict=True))
     if any([max(columns[at]) > most for at, most in _MOST]) or (_UNUSUAL and _is_unusual(columns)):  # noqa: C419 - a list is quicker
         return None
-    for check in _CHECKS:
+    if any([max(map(len, columns[at])) > most for at, most in _LONGEST]):  # noqa: C419 - the same
+        return None
+    for check in CHECKS:
         if _may_contradict(columns, check):
             return None
     for at, name in enumerate(_NAMES):
@@ -166,12 +167,14 @@ def _is_unusual(columns: Columns) -> bool:
 
 
 def _may_contradict(columns: Columns, check: AtMost) -> bool:
-    """Whether some card's parts are more than their whole, which reads as 0 where it is unset."""
+    """Whether some card's parts are more than their whole. One that is unset reads as 0, and bounds nothing."""
     together: Iterable[int] = columns[COLUMN_OF[check.parts[0]]]
     for part in check.parts[1:]:
         together = map(operator.add, together, columns[COLUMN_OF[part]])
     whole = columns[COLUMN_OF[check.whole]]
-    return any(map(operator.gt, together, whole if check.times == 1 else [check.times * each for each in whole]))
+    limits = whole if check.times == 1 else [check.times * each for each in whole]
+    parts = list(together)
+    return any(map(operator.gt, parts, limits)) and any(part > limit for part, limit in zip(parts, limits, strict=True) if limit)
 
 
 def _one_by_one(devices: Sequence[GpuDevice]) -> Columns:

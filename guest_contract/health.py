@@ -18,7 +18,7 @@ from typing import Any
 
 from guest_api import guest_api_pb2
 from guest_contract import card_values
-from guest_contract.card_fields import BASE, FIELDS, ROWS
+from guest_contract.card_fields import BASE, FIELDS, HEALTH, IDENTITY_QUESTIONS, QUESTIONS, QUESTIONS_OF, ROWS
 from guest_contract.health_rules import (
     ALL_XIDS,
     REBOOT_XIDS,
@@ -122,13 +122,13 @@ def _most_of(cards: Iterable[Card]) -> tuple[int, int]:
 
 
 def _facts(card: Card, response: Response, most: tuple[int, int]) -> Facts:
-    errors = len(card.errors)
+    errors = bool(card.errors)
     # In the order of Facts.
     return Facts._make(
         (
             *(value if value <= most_possible else 0 for value, most_possible in zip(_PLAIN(card), _MOST, strict=True)),
-            bool(errors) and not any(_is_set(card, name) for name in _BASE_NUMBERS),
-            bool(errors) and errors > _unset_base_values(card),
+            errors and not any(_is_set(card, name) for name in _BASE_NUMBERS),
+            errors and any(entry.partition(":")[0] not in _BESIDE_HEALTH for entry in card.errors),
             "health" in response.groups,
             tuple(recent(card.xids, ALL_XIDS)) if card.xids else (),
             card.pcie_width if card.HasField("pcie_width") and card.pcie_width <= _WIDTH_MOST else None,
@@ -146,23 +146,9 @@ def _is_set(card: Any, name: str) -> bool:
     return bool(card.HasField(name))
 
 
+# The words of entries that say nothing of health: questions, and groups that were not asked in time. A newer agent's word may.
+_BESIDE_HEALTH = frozenset((*IDENTITY_QUESTIONS, *QUESTIONS, *QUESTIONS_OF)) - {HEALTH, *QUESTIONS_OF[HEALTH]}
 _BASE_NUMBERS = tuple(row.name for row in ROWS if row.group == BASE)
-
-
-def _unset_base_values(card: Card) -> int:
-    """How many entries of `errors` the base values account for: one each for what is unset together."""
-    return sum(
-        (
-            not card.uuid,
-            not card.pci_bus_id,
-            not (card.HasField("utilization_gpu") and card.HasField("utilization_memory")),
-            not (
-                card.HasField("memory_total_bytes") and card.HasField("memory_used_bytes") and card.HasField("memory_free_bytes")
-            ),
-            not card.HasField("temperature_c"),
-            not card.HasField("power_usage_mw"),
-        )
-    )
 
 
 def _verdict(reasons: list[Reason]) -> Verdict:

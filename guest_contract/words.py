@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from guest_contract import card_fields
-from guest_contract.card_fields import Field, Value
+from guest_contract import card_row
+from guest_contract.card_row import Field, Value
 
 # In place of an unknown value: absent is not zero.
 UNKNOWN = "\N{EN DASH}"
@@ -92,16 +92,16 @@ def cards_missing(seen: int, on_bus: int | None, given: int | None = None) -> st
 
 
 _UNITS: Mapping[str, Callable[[int], str]] = {
-    card_fields.PERCENT: lambda value: f"{value} %",
-    card_fields.BYTES: size,
-    card_fields.CELSIUS: lambda value: f"{value} °C",
-    card_fields.MILLIWATTS: watts,
-    card_fields.MEGAHERTZ: lambda value: f"{value} MHz",
-    card_fields.MILLIJOULES: lambda value: f"{value / 1000:.1f} J",
-    card_fields.NANOSECONDS: lambda value: f"{value / 1e9:.1f} s",
-    card_fields.BYTES_PER_SECOND: lambda value: f"{size(value)}/s",
-    card_fields.COUNT: str,
-    card_fields.FLAG: lambda value: yes_no(bool(value)),
+    card_row.PERCENT: lambda value: f"{value} %",
+    card_row.BYTES: size,
+    card_row.CELSIUS: lambda value: f"{value} °C",
+    card_row.MILLIWATTS: watts,
+    card_row.MEGAHERTZ: lambda value: f"{value} MHz",
+    card_row.MILLIJOULES: lambda value: f"{value / 1000:.1f} J",
+    card_row.NANOSECONDS: lambda value: f"{value / 1e9:.1f} s",
+    card_row.BYTES_PER_SECOND: lambda value: f"{size(value)}/s",
+    card_row.COUNT: str,
+    card_row.FLAG: lambda value: yes_no(bool(value)),
 }
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from guest_api.guest_api_pb2 import GpuDevice
-from guest_contract.card_fields import FLAG, INFO, Field, Metric
+from guest_contract.card_row import FLAG, INFO, Field, Metric
 from guest_contract.card_values import COLUMN_OF, Columns, judged_columns
 from guest_metrics import table
 from guest_metrics.exposition import LabelText, Lines, Number, NumberText, label_value

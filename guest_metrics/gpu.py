@@ -12,8 +12,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from typing import NamedTuple
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, XidCount
-from guest_contract.card_fields import BASE, GROUPS, HEALTH, ROWS
-from guest_contract.card_values import BESIDE, judged_columns, once, pci_devices, repeated
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, OF_GUEST, ROWS
+from guest_contract.card_values import BESIDE, COLUMN_OF, Columns, judged_columns, once, pci_devices, repeated
 from guest_contract.health import Level, judge_cards
 from guest_metrics import table
 from guest_metrics.card_lines import CardLines
@@ -22,7 +22,12 @@ from guest_metrics.forms import Told
 
 # In the order of the lines.
 ALL_GROUPS = (BASE, *GROUPS)
-_LINES = {group: CardLines([row for row in ROWS if row.group == group], table.CARD_FAMILIES) for group in ALL_GROUPS}
+_COLUMN_OF = {**COLUMN_OF, **{row.name: len(COLUMN_OF) + len(BESIDE) + at for at, row in enumerate(OF_GUEST)}}
+_ERRORS = len(COLUMN_OF) + BESIDE.index("errors")
+_LINES = {
+    group: CardLines([row for row in (*ROWS, *OF_GUEST) if row.group == group], table.CARD_FAMILIES, _COLUMN_OF)
+    for group in ALL_GROUPS
+}
 # Unknown is no number.
 _HEALTH = {Level.OK: 0, Level.UNKNOWN: None, Level.DEGRADED: 1, Level.FAILED: 2}
 # Series of one guest: some 100 XIDs exist, and a card that reports 64 different ones is as sick as it can be; 16 cards.
@@ -46,14 +51,21 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, groups: Collection[str] = ALL
         if at in again:
             continue
         first.setdefault(lines.labels(table.CARD_LABELS, _identity(device)), at)
-    labels, columns = list(first), judged_columns([devices[at] for at in first.values()])
+    labels, columns = list(first), _columns(reply, [devices[at] for at in first.values()])
     for group in ALL_GROUPS:
         if group in groups:
             _LINES[group].write_columns(lines, labels, columns)
             if group == BASE:
-                lines.put_numbers(table.GPU_QUERY_ERRORS, zip(labels, map(len, columns[-1]), strict=True))
+                lines.put_numbers(table.GPU_QUERY_ERRORS, zip(labels, map(len, columns[_ERRORS]), strict=True))
             elif group == HEALTH:
                 _add_health(lines, reply, first)
+
+
+def _columns(reply: GpuInfoResponse, devices: Sequence[GpuDevice]) -> Columns:
+    """The devices' values, what stands beside them, and what is true of the guest for each."""
+    texts = (getattr(reply, row.name) for row in OF_GUEST)
+    whole = (text if 0 < len(text) <= row.most else None for text, row in zip(texts, OF_GUEST, strict=True))
+    return [*judged_columns(devices), *([text] * len(devices) for text in whole)]
 
 
 def _add_whole(lines: Lines, reply: GpuInfoResponse, *, with_age: bool) -> None:
@@ -104,8 +116,8 @@ def _add_health(lines: Lines, reply: GpuInfoResponse, cards: Mapping[LabelText, 
 def read_gpus(reply: GpuInfoResponse, groups: Collection[str] = ALL_GROUPS) -> Told:
     """What add_gpus(without age) writes: names, and the numbers in the lines' order."""
     # Each access to a repeated field makes new objects of its entries.
-    columns = judged_columns(once(list(reply.gpus)))
-    *identity, errors = columns[-len(BESIDE) :]
+    columns = _columns(reply, once(list(reply.gpus)))
+    *identity, errors = columns[len(COLUMN_OF) : _ERRORS + 1]
     if reply.first_sample_pending:
         return (), []
     numbers: list[Number | None] = _whole(reply) if BASE in groups else []

@@ -14,7 +14,8 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from guest_contract.card_fields import BASE, HEALTH, IDENTITY, ROWS, Field
+from guest_contract.card_fields import BASE, HEALTH, IDENTITY, OF_GUEST, ROWS
+from guest_contract.card_row import Field
 
 
 class Kind(enum.Enum):
@@ -152,7 +153,7 @@ GPU_CC_DEVTOOLS = _gauge(
     "1 when DevTools mode is on, so that a debugger can read what confidential computing protects, 0 when it is off; absent when unknown.",
 )
 # Field of GpuDevice -> its family: made from the rows, in their order; rows that name the same family share it.
-CARD_FAMILIES: Mapping[str, Family] = card_families(ROWS, CARD_LABELS)
+CARD_FAMILIES: Mapping[str, Family] = card_families((*ROWS, *OF_GUEST), CARD_LABELS)
 GPU_QUERY_ERRORS = _gauge(
     "dstack_gpu_query_errors",
     "Questions about the card that failed in the last sample. One question can give several values; for a lost card all of them fail.",

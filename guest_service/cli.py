@@ -157,7 +157,10 @@ def check_config(config: Path) -> int:
 @click.option("--simulate", metavar="RACK", help="Sample a simulated rack: h200, h200x8, none, no-driver, sick-h200x8 or a file.")
 @click.option("--nvml-library", metavar="FILE", help="Load NVML from exactly this file instead of libnvidia-ml.so.1.")
 @click.option(
-    "--groups", metavar="LIST", help="Ask for these groups of values beside the base values, with commas between: health."
+    "--groups",
+    metavar="LIST",
+    help="Ask for these groups of values beside the base values, with commas between: "
+    "identity, serial, limits, activity, health, cc, mig, throughput.",
 )
 def gpu_info(simulate: str | None, nvml_library: str | None, groups: str | None) -> int:
     """Take one GPU sample and print it as a line of JSON: the contract's GpuInfoResponse.

@@ -25,7 +25,7 @@ AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
 KERNEL_LOG = "/dev/kmsg"
 # IFNAMSIZ less its terminating zero (linux/if.h).
 # The groups of guest_contract.card_fields.
-Group = Literal["health"]
+Group = Literal["identity", "serial", "limits", "activity", "health", "cc", "mig", "throughput"]
 InterfacePrefix = Annotated[str, msgspec.Meta(min_length=1, max_length=15)]
 
 
@@ -77,7 +77,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     refresh: Literal["ahead", "lazy"] = "ahead"
     # Which groups of values are asked of each card beside the base values; [] asks for none. In a confidential VM each of them leaves the
     # protected domain.
-    groups: tuple[Group, ...] = ("health",)
+    groups: tuple[Group, ...] = ("identity", "limits", "activity", "health", "cc", "mig")
     # Load NVML from exactly this file. Unset: the loader finds libnvidia-ml.so.1.
     nvml_library: AbsolutePath | None = None
     # Show the cards of a rack (docs/simulator.md) in place of the machine's: its name, h200, h200x8, none, no-driver or

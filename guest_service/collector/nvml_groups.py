@@ -10,17 +10,16 @@ from __future__ import annotations
 import ctypes
 
 from guest_service.collector.failure import (
-    FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
-    INVALID_ARGUMENT,
-    NOT_APPLICABLE,
     NOT_SUPPORTED,
     NOTHING_WRITTEN,
     UNWRITTEN,
     NvmlFailure,
+    bounded,
     flag,
 )
-from guest_service.collector.nvml_calls import Handle, NvmlCalls
+from guest_service.collector.nvml_calls import Handle, text_of
+from guest_service.collector.nvml_health import HealthQuestions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,31 +28,72 @@ if TYPE_CHECKING:
 
 # Question -> NVML's function, and what it is given between the device and the place for its number; of 32 bits, of 64, or a flag.
 NUMBERS: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "power_limit": ("nvmlDeviceGetEnforcedPowerLimit", ()),
+    # nvmlClockType_t: 0 graphics, 1 SM, 2 memory, 3 video.
+    "clock_graphics_max_mhz": ("nvmlDeviceGetMaxClockInfo", (0,)),
+    "clock_sm_max_mhz": ("nvmlDeviceGetMaxClockInfo", (1,)),
+    "clock_memory_max_mhz": ("nvmlDeviceGetMaxClockInfo", (2,)),
+    "pcie_generation_max": ("nvmlDeviceGetMaxPcieLinkGeneration", ()),
+    "pcie_width_max": ("nvmlDeviceGetMaxPcieLinkWidth", ()),
+    "clock_graphics_mhz": ("nvmlDeviceGetClockInfo", (0,)),
+    "clock_sm_mhz": ("nvmlDeviceGetClockInfo", (1,)),
+    "clock_memory_mhz": ("nvmlDeviceGetClockInfo", (2,)),
+    "clock_video_mhz": ("nvmlDeviceGetClockInfo", (3,)),
+    # The first fan.
+    "fan_percent": ("nvmlDeviceGetFanSpeed_v2", (0,)),
     "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration", ()),
     "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", ()),
     "pcie_replays": ("nvmlDeviceGetPcieReplayCounter", ()),
 }
 # nvmlMemoryErrorType_t: 0 corrected, 1 uncorrected; nvmlEccCounterType_t: 0 volatile, 1 aggregate.
 WIDE_NUMBERS: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "energy_mj": ("nvmlDeviceGetTotalEnergyConsumption", ()),
     "ecc_corrected_volatile": ("nvmlDeviceGetTotalEccErrors", (0, 0)),
     "ecc_uncorrected_volatile": ("nvmlDeviceGetTotalEccErrors", (1, 0)),
     "ecc_corrected_aggregate": ("nvmlDeviceGetTotalEccErrors", (0, 1)),
     "ecc_uncorrected_aggregate": ("nvmlDeviceGetTotalEccErrors", (1, 1)),
 }
+# Question -> the function that writes a percentage and the time in which it was measured.
+SHARES: Mapping[str, str] = {
+    "utilization_encoder": "nvmlDeviceGetEncoderUtilization",
+    "utilization_decoder": "nvmlDeviceGetDecoderUtilization",
+    "utilization_jpeg": "nvmlDeviceGetJpgUtilization",
+    "utilization_ofa": "nvmlDeviceGetOfaUtilization",
+}
+# Question -> the function, and the bytes of its buffer (nvml.h).
+TEXTS: Mapping[str, tuple[str, int]] = {
+    "name": ("nvmlDeviceGetName", 96),
+    "vbios_version": ("nvmlDeviceGetVbiosVersion", 32),
+    "serial": ("nvmlDeviceGetSerial", 30),
+}
+# Question -> the function that writes a number, and the number's words; one without is shown as it is.
+WORDS_OF: Mapping[str, tuple[str, Mapping[int, str]]] = {
+    # nvmlDeviceArchitecture_t
+    "architecture": (
+        "nvmlDeviceGetArchitecture",
+        {2: "kepler", 3: "maxwell", 4: "pascal", 5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper", 10: "blackwell"},
+    ),
+    # nvmlGpuVirtualizationMode_t
+    "virtualization_mode": (
+        "nvmlDeviceGetVirtualizationMode",
+        {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"},
+    ),
+}
 FLAGS: Mapping[str, str] = {
     "retired_pages_pending": "nvmlDeviceGetRetiredPagesPendingStatus",
     "persistence_mode": "nvmlDeviceGetPersistenceMode",
 }
-# NVML_NVLINK_MAX_LINKS
-NVLINKS_LIMIT = 18
-# NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY and _CRC, by link; from Blackwell on _COUNT_LINK_RECOVERY_EVENTS stands for them.
-NVLINK_ERRORS = (161, 162, 163)
-NVLINK_RECOVERIES = (215,)
-RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 0, 3  # nvmlGpuFabricState_t
+MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
+# NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX and _TX, in KiB, of all links together; 140 and 141 count the protocol too.
+NVLINK_RECEIVED, NVLINK_SENT, ALL_LINKS = 139, 138, 0xFFFFFFFF
+# From here on (NVML_DEVICE_ARCH_ADA) thresholds are no temperatures any more, or will be gone: the margin stands for them.
+ARCHITECTURE_ADA = 8
+UNKNOWN_STATE = 32  # NVML_PSTATE_UNKNOWN
+UNWRITTEN_SIGNED = 0x7FFFFFFF
+KIB = 1024
 
 
-class GroupQuestions(NvmlCalls):
+class GroupQuestions(HealthQuestions):
     """The questions of the groups; each returns its fields in the order of the rows."""
 
     def ask(self, question: str, device: Handle) -> tuple[Any, ...]:  # Any: numbers, flags and texts, as the rows say
@@ -64,109 +104,129 @@ class GroupQuestions(NvmlCalls):
         if question in WIDE_NUMBERS:
             function, given = WIDE_NUMBERS[question]
             return (self._wide_number(function, device, *map(ctypes.c_uint, given)),)
+        if question in SHARES:
+            return (self._numbers(SHARES[question], device, 2)[0],)
+        if question in TEXTS:
+            return (self._text(device, *TEXTS[question]),)
+        if question in WORDS_OF:
+            return (self._word(device, *WORDS_OF[question]),)
         if question in FLAGS:
             return (flag(self._number(FLAGS[question], device)),)
         answer = getattr(self, question)(device)
         return answer if isinstance(answer, tuple) else (answer,)
 
-    def ecc_mode(self, device: Handle) -> bool:
-        """Whether ECC is on; what it will be after the next reset is left out."""
-        current, _ = self._numbers("nvmlDeviceGetEccMode", device, 2)
-        return flag(current)
+    def _text(self, device: Handle, function: str, size: int) -> str:
+        buffer = ctypes.create_string_buffer(size)
+        self._call(function, device, buffer, ctypes.c_uint(size))
+        if not (text := bounded(text_of(buffer.raw))):
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return text
 
-    def rows_remapped(self, device: Handle) -> tuple[int, int, bool, bool]:
-        """Rows remapped after correctable and uncorrectable errors, one pending, one failed."""
-        correctable, uncorrectable, pending, failed = self._numbers("nvmlDeviceGetRemappedRows", device, 4)
-        return correctable, uncorrectable, flag(pending), flag(failed)
+    def _word(self, device: Handle, function: str, words: Mapping[int, str]) -> str:
+        number = self._number(function, device)
+        if number == UNWRITTEN:
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return words.get(number, str(number))
 
-    def retired_pages_single_bit(self, device: Handle) -> int:
-        """Pages retired after several single bit errors."""
-        return self._retired_pages(device, 0)
+    def compute_capability(self, device: Handle) -> str:
+        """CUDA's number for what the card can do, such as 9.0."""
+        major, minor = self._numbers("nvmlDeviceGetCudaComputeCapability", device, 2)
+        if UNWRITTEN in (major, minor):
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return f"{major}.{minor}"
 
-    def retired_pages_double_bit(self, device: Handle) -> int:
-        """Pages retired after a double bit error."""
-        return self._retired_pages(device, 1)
+    def power_limit_max_mw(self, device: Handle) -> int:
+        """The largest limit that may be set, milliwatts."""
+        return self._numbers("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)[1]
 
-    def _retired_pages(self, device: Handle, cause: int) -> int:
-        """Room for no page is given: the driver then says how many there are, with "insufficient size" if there is one."""
-        count = ctypes.c_uint(0)
-        given = (device, ctypes.c_uint(cause), ctypes.byref(count), None)
+    def temperature_shutdown_c(self, device: Handle) -> int:
+        """Degrees at which the card turns itself off; before Ada."""
+        return self._threshold(device, 0)
+
+    def temperature_slowdown_c(self, device: Handle) -> int:
+        """Degrees at which it slows down; before Ada."""
+        return self._threshold(device, 1)
+
+    def _threshold(self, device: Handle, kind: int) -> int:
         try:
-            self._call("nvmlDeviceGetRetiredPages_v2", *given, None)
-        except NvmlFailure as newer:
-            if newer.code != INSUFFICIENT_SIZE:
-                try:
-                    self._call_older("nvmlDeviceGetRetiredPages", newer, *given)
-                except NvmlFailure as older:
-                    if older.code != INSUFFICIENT_SIZE:
-                        raise
+            architecture = self._number("nvmlDeviceGetArchitecture", device)
+        except NvmlFailure:
+            architecture = UNWRITTEN
+        if ARCHITECTURE_ADA <= architecture < UNWRITTEN:
+            raise NvmlFailure(NOT_SUPPORTED)
+        return self._number("nvmlDeviceGetTemperatureThreshold", device, ctypes.c_uint(kind))
+
+    def performance_state(self, device: Handle) -> int:
+        """0 is P0, the fastest; a state that NVML calls unknown is none."""
+        state = self._number("nvmlDeviceGetPerformanceState", device)
+        if state == UNKNOWN_STATE:
+            raise NvmlFailure(NOT_SUPPORTED)
+        return state
+
+    def memory_reserved(self, device: Handle) -> int:
+        """Bytes that driver and firmware keep for themselves."""
+        info = self._blank("c_nvmlMemory_v2_t", "nvmlMemory_v2")
+        self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(info))
+        return int(info.reserved)
+
+    def memory_bar1(self, device: Handle) -> tuple[int, int]:
+        """Size and use of the BAR1 window, bytes."""
+        info = self._blank("c_nvmlBAR1Memory_t")
+        self._call("nvmlDeviceGetBAR1MemoryInfo", device, ctypes.byref(info))
+        return info.bar1Total, info.bar1Used
+
+    def temperature_memory_c(self, device: Handle) -> int:
+        """Degrees Celsius of the memory."""
+        return self._field_number(self._field_values(device, [(MEMORY_TEMPERATURE, 0)])[0])
+
+    def temperature_margin_c(self, device: Handle) -> int:
+        """Degrees that are left until the card slows down."""
+        margin = self._blank("c_nvmlMarginTemperature_v1_t", "nvmlMarginTemperature_v1")
+        # -1 is a margin.
+        margin.marginTemperature = UNWRITTEN_SIGNED
+        self._call("nvmlDeviceGetMarginTemperature", device, ctypes.byref(margin))
+        if margin.marginTemperature == UNWRITTEN_SIGNED:
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return int(margin.marginTemperature)
+
+    def processes(self, device: Handle) -> int:
+        """How many compute processes use the card: as with retired pages, room for none is given."""
+        count = ctypes.c_uint(0)
+        try:
+            self._call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), None)
+        except NvmlFailure as failure:
+            if failure.code != INSUFFICIENT_SIZE:
+                raise
         return count.value
 
-    def clocks_event_reasons(self, device: Handle) -> int:
-        """Why the clocks are where they are, NVML's bits; the older name is of drivers before R535."""
-        try:
-            return self._wide_number("nvmlDeviceGetCurrentClocksEventReasons", device)
-        except NvmlFailure as newer:
-            if newer.code != FUNCTION_NOT_FOUND:
-                raise
-            return self._wide_number("nvmlDeviceGetCurrentClocksThrottleReasons", device)
-
-    def power_violation(self, device: Handle) -> int:
-        """Nanoseconds in which the power limit held the clocks down."""
-        return self._violation(device, 0)
-
-    def thermal_violation(self, device: Handle) -> int:
-        """Nanoseconds in which heat did."""
-        return self._violation(device, 1)
-
-    def _violation(self, device: Handle, policy: int) -> int:
-        time = self._blank("c_nvmlViolationTime_t")
-        self._call("nvmlDeviceGetViolationStatus", device, ctypes.c_uint(policy), ctypes.byref(time))
-        return int(time.violationTime)
-
-    def nvlinks(self, device: Handle) -> tuple[int, int]:
-        """Links that are up, and that are down; a card without links has no answer. A link that is not there is no failure."""
-        found: list[bool] = []
-        for link in range(NVLINKS_LIMIT):
-            try:
-                found.append(flag(self._number("nvmlDeviceGetNvLinkState", device, ctypes.c_uint(link))))
-            except NvmlFailure as failure:
-                if failure.code == INVALID_ARGUMENT:
-                    break
-                if failure.code not in NOT_APPLICABLE:
-                    raise
-        if not found:
+    def protected_memory(self, device: Handle) -> tuple[int, int]:
+        """Size and use of protected memory, bytes; all zero is confidential computing off."""
+        info = self._blank("c_nvmlMemory_t")
+        self._call("nvmlDeviceGetConfComputeProtectedMemoryUsage", device, ctypes.byref(info))
+        if not info.total and not info.used:
             raise NvmlFailure(NOT_SUPPORTED)
-        return found.count(True), found.count(False)
+        return info.total, info.used
 
-    def nvlink_errors(self, device: Handle) -> int:
-        """Replay, recovery and CRC errors of all links together."""
-        try:
-            return self._sum_of_links(device, NVLINK_ERRORS)
-        except NvmlFailure as failure:
-            if failure.code not in NOT_APPLICABLE:
-                raise
-            return self._sum_of_links(device, NVLINK_RECOVERIES)
+    def mig_mode(self, device: Handle) -> bool:
+        """Whether the card is divided into instances; what it will be after the next reset is left out."""
+        return flag(self._numbers("nvmlDeviceGetMigMode", device, 2)[0])
 
-    def _sum_of_links(self, device: Handle, fields: tuple[int, ...]) -> int:
-        """The fields of every link added up; those that are not there are left out, and without any it is not supported."""
-        asked = [(field, link) for link in range(NVLINKS_LIMIT) for field in fields]
-        values = self._field_values(device, asked)
-        there = [value for value in values if value.nvmlReturn != INVALID_ARGUMENT and value.nvmlReturn not in NOT_APPLICABLE]
-        if not there:
-            raise NvmlFailure(NOT_SUPPORTED)
-        return sum(map(self._field_number, there))
+    def pcie_received(self, device: Handle) -> int:
+        """Bytes a second in the last 20 ms, for which the call waits."""
+        return self._pcie_rate(device, 1)
 
-    def fabric(self, device: Handle) -> tuple[int, int | None]:
-        """The state of joining the NVLink fabric, and what came of it once that is completed."""
-        info = self._blank("c_nvmlGpuFabricInfo_v2_t", "nvmlGpuFabricInfo_v2")
-        self._call("nvmlDeviceGetGpuFabricInfoV", device, ctypes.byref(info))
-        if info.state == UNWRITTEN or (info.state == FABRIC_COMPLETED and info.status == UNWRITTEN):
+    def pcie_sent(self, device: Handle) -> int:
+        """The same the other way."""
+        return self._pcie_rate(device, 0)
+
+    def _pcie_rate(self, device: Handle, direction: int) -> int:
+        rate = self._number("nvmlDeviceGetPcieThroughput", device, ctypes.c_uint(direction))
+        if rate == UNWRITTEN:
             raise NvmlFailure(NOTHING_WRITTEN)
-        if info.state == FABRIC_NOT_SUPPORTED:
-            raise NvmlFailure(NOT_SUPPORTED)
-        return info.state, info.status if info.state == FABRIC_COMPLETED else None
+        return rate * KIB
 
-    def recovery_action(self, device: Handle) -> int:
-        """What the driver asks for, NVML's number."""
-        return self._field_number(self._field_values(device, [(RECOVERY_ACTION, 0)])[0])
+    def nvlink_data(self, device: Handle) -> tuple[int, int]:
+        """Bytes received and sent over all links together, without the protocol's own."""
+        fields = self._field_values(device, [(NVLINK_RECEIVED, ALL_LINKS), (NVLINK_SENT, ALL_LINKS)])
+        received, sent = map(self._field_number, fields)
+        return received * KIB, sent * KIB

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
 from guest_contract import card_values, health, system_values, words
-from guest_contract.card_fields import BAR, BASE, GUEST_PAGE, ROWS, TEXT, WITHIN, page_title
+from guest_contract.card_fields import BASE, ROWS, page_title
+from guest_contract.card_row import BAR, GUEST_PAGE, TEXT, WITHIN
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
 from guest_transport.http import formats
 
@@ -105,7 +106,7 @@ _NOT_JUDGED = health.Verdict(health.Level.UNKNOWN)
 def card_view(device: GpuDevice, verdict: health.Verdict = _NOT_JUDGED) -> CardView:
     """One card: base values always, others where they are known."""
     card = card_values.read(device)
-    rows = [row for row in _ON_PAGE if row.group == BASE or card.values[row.name] is not None]
+    rows = [row for row in _ON_PAGE if row.group == BASE or card.say(row) != words.UNKNOWN]
     return CardView(
         index=device.index,
         uuid=formats.text(device.uuid) or words.UNKNOWN,

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from guest_api import guest_api_pb2
-from guest_contract.card_fields import BASE, FLAG, QUESTIONS, QUESTIONS_OF, ROWS, TEXT_VALUE
+from guest_contract.card_fields import BASE, QUESTIONS, QUESTIONS_OF, ROWS
+from guest_contract.card_row import FLAG, TEXT_VALUE
 from guest_service.collector.parts import MACHINE
 from guest_service.collector.sample import CARDS_LIMIT
 

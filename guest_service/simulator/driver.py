@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from guest_contract.card_fields import FIELDS, QUESTIONS, Value
+from guest_contract.card_fields import FIELDS, QUESTIONS
+from guest_contract.card_row import Value
 from guest_service.collector.failure import NOT_SUPPORTED, NvmlFailure, SampleFailure, cannot_start
 from guest_service.simulator.rack import Rack, RackCard
 
@@ -99,6 +100,10 @@ class SimulatedDriver:
                 values.update(memory_used_bytes=used + step, memory_free_bytes=free - step)
             case "temperature":
                 _shift(values, temperature_c=round(TEMPERATURE_SWING_C * heat))
+            case "energy_mj":
+                # As if the machine had drawn the rack's own power since it booted.
+                power = self._cards[device].values.get("power_usage_mw")
+                values["energy_mj"] += round(power * self._now()) if isinstance(power, int) else 0
             case "power":
                 _shift(values, power_usage_mw=round(POWER_SWING_SHARE * values["power_usage_mw"] * load))
 

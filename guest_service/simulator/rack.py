@@ -25,18 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guest_contract.card_fields import (
-    CHECKS,
-    FIELDS,
-    FLAG,
-    IDENTITY,
-    IDENTITY_QUESTIONS,
-    QUESTIONS,
-    ROWS,
-    TEXT_VALUE,
-    Field,
-    Value,
-)
+from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, IDENTITY_QUESTIONS, QUESTIONS, ROWS
+from guest_contract.card_row import FLAG, TEXT_VALUE, Field, Value
 from guest_service.collector.failure import DRIVER_NOT_LOADED
 from guest_service.simulator.table import RackError, Table
 from guest_transport.settings.toml_text import load_toml

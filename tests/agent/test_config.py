@@ -10,7 +10,7 @@ from types import NoneType
 import msgspec
 import pytest
 
-from guest_contract.card_fields import GROUPS
+from guest_contract.card_fields import DEFAULT_GROUPS, GROUPS
 from guest_service.config import Flags, Group, GuestConfig, grpc_addresses, http_address, load_config
 from guest_transport.addresses import TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import SettingsError
@@ -190,4 +190,4 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_groups_that_the_configuration_may_name_are_those_of_the_table() -> None:
     assert typing.get_args(Group) == GROUPS
-    assert GuestConfig().gpu.groups == GROUPS
+    assert GuestConfig().gpu.groups == DEFAULT_GROUPS

@@ -14,7 +14,8 @@ import pytest
 from guest_api import guest_api_pb2
 from guest_client.guestctl.cli import run
 from guest_contract import words
-from guest_contract.card_fields import FLAG, GUESTCTL, ROWS, Field
+from guest_contract.card_fields import ROWS
+from guest_contract.card_row import FLAG, GUESTCTL, TEXT_VALUE, Field
 from tests.client.fake_proxy import Fleet, Guest
 
 GpuDevice = guest_api_pb2.GpuDevice
@@ -138,9 +139,10 @@ def test_a_row_of_the_table_is_in_guestctl(
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_row_of_the_table_is_in_csv(capsys: pytest.CaptureFixture[str], fleet: Fleet, row: Field) -> None:
-    fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, **{row.name: row.most})]))  # type: ignore[arg-type] # by name
+    value: Any = "x" if row.unit == TEXT_VALUE else row.most  # Any: as the row says
+    fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, **{row.name: value})]))
     (found,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
-    assert found[row.name] == ("true" if row.unit == FLAG else str(row.most))
+    assert found[row.name] == ("true" if row.unit == FLAG else str(value))
 
 
 def test_a_card_that_the_driver_lost_is_missed_in_gpu_top_watch_and_csv(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:

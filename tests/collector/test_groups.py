@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from guest_api import guest_api_pb2
-from guest_contract.card_fields import BASE, FIELDS, FLAG, GROUPS, QUESTIONS, QUESTIONS_OF, ROWS, TEXT_VALUE
+from guest_contract.card_fields import BASE, FIELDS, GROUPS, QUESTIONS, QUESTIONS_OF, ROWS
+from guest_contract.card_row import FLAG, TEXT_VALUE
 from guest_service.collector.command import collector_command
 from tests.collector.process import run
 from tests.nvml_library.fixture import ScriptedNvml
@@ -20,6 +21,44 @@ Make = Callable[..., ScriptedNvml]
 
 # What the scripted library answers, and the calls of each question, older ones included.
 ANSWERS: dict[str, dict[str, Any]] = {  # Any: a value of the contract
+    "identity": {
+        "name": "NVIDIA H200",
+        "architecture": "ampere",
+        "compute_capability": "9.0",
+        "vbios_version": "96.00.BC.00.02",
+        "virtualization_mode": "passthrough",
+    },
+    "serial": {"serial": "1650000000001"},
+    "limits": {
+        "power_limit_mw": 700000,
+        "power_limit_max_mw": 710000,
+        "clock_graphics_max_mhz": 1980,
+        "clock_sm_max_mhz": 1981,
+        "clock_memory_max_mhz": 3201,
+        "pcie_generation_max": 6,
+        "pcie_width_max": 32,
+        "temperature_slowdown_c": 87,
+        "temperature_shutdown_c": 92,
+    },
+    "activity": {
+        "performance_state": 2,
+        "clock_graphics_mhz": 1700,
+        "clock_sm_mhz": 1701,
+        "clock_memory_mhz": 3200,
+        "clock_video_mhz": 1400,
+        "utilization_encoder": 11,
+        "utilization_decoder": 12,
+        "utilization_jpeg": 13,
+        "utilization_ofa": 14,
+        "memory_reserved_bytes": 700_000_000,
+        "memory_bar1_total_bytes": 274_877_906_944,
+        "memory_bar1_used_bytes": 1_048_576,
+        "temperature_memory_c": 44,
+        "temperature_margin_c": -3,
+        "fan_percent": 33,
+        "energy_mj": 123_456_789,
+        "processes": 2,
+    },
     "health": {
         "ecc_enabled": True,
         "ecc_corrected_volatile": 20,
@@ -47,8 +86,48 @@ ANSWERS: dict[str, dict[str, Any]] = {  # Any: a value of the contract
         "recovery_action": 0,
         "persistence_mode": True,
     },
+    "cc": {"protected_memory_total_bytes": 150_754_820_096, "protected_memory_used_bytes": 1_048_576},
+    "mig": {"mig_enabled": False},
+    "throughput": {
+        "pcie_received_bytes_per_second": 5 * 1024,
+        "pcie_sent_bytes_per_second": 4 * 1024,
+        "nvlink_received_bytes": 3 * 1024,
+        "nvlink_sent_bytes": 2 * 1024,
+    },
 }
 CALLS = {
+    "name": ("nvmlDeviceGetName",),
+    "architecture": ("nvmlDeviceGetArchitecture",),
+    "compute_capability": ("nvmlDeviceGetCudaComputeCapability",),
+    "vbios_version": ("nvmlDeviceGetVbiosVersion",),
+    "virtualization_mode": ("nvmlDeviceGetVirtualizationMode",),
+    "serial": ("nvmlDeviceGetSerial",),
+    "power_limit": ("nvmlDeviceGetEnforcedPowerLimit",),
+    "power_limit_max_mw": ("nvmlDeviceGetPowerManagementLimitConstraints",),
+    **dict.fromkeys(
+        ["clock_graphics_max_mhz", "clock_sm_max_mhz", "clock_memory_max_mhz"],
+        ("nvmlDeviceGetMaxClockInfo",),
+    ),
+    "pcie_generation_max": ("nvmlDeviceGetMaxPcieLinkGeneration",),
+    "pcie_width_max": ("nvmlDeviceGetMaxPcieLinkWidth",),
+    "temperature_slowdown_c": ("nvmlDeviceGetTemperatureThreshold",),
+    "temperature_shutdown_c": ("nvmlDeviceGetTemperatureThreshold",),
+    "performance_state": ("nvmlDeviceGetPerformanceState",),
+    **dict.fromkeys(
+        ["clock_graphics_mhz", "clock_sm_mhz", "clock_memory_mhz", "clock_video_mhz"],
+        ("nvmlDeviceGetClockInfo",),
+    ),
+    "utilization_encoder": ("nvmlDeviceGetEncoderUtilization",),
+    "utilization_decoder": ("nvmlDeviceGetDecoderUtilization",),
+    "utilization_jpeg": ("nvmlDeviceGetJpgUtilization",),
+    "utilization_ofa": ("nvmlDeviceGetOfaUtilization",),
+    "memory_reserved": ("nvmlDeviceGetMemoryInfo_v2",),
+    "memory_bar1": ("nvmlDeviceGetBAR1MemoryInfo",),
+    "temperature_memory_c": ("nvmlDeviceGetFieldValues",),
+    "temperature_margin_c": ("nvmlDeviceGetMarginTemperature",),
+    "fan_percent": ("nvmlDeviceGetFanSpeed_v2",),
+    "energy_mj": ("nvmlDeviceGetTotalEnergyConsumption",),
+    "processes": ("nvmlDeviceGetComputeRunningProcesses_v3",),
     "ecc_mode": ("nvmlDeviceGetEccMode",),
     **dict.fromkeys(
         [question for question in QUESTIONS if question.startswith("ecc_") and question != "ecc_mode"],
@@ -69,11 +148,22 @@ CALLS = {
     "fabric": ("nvmlDeviceGetGpuFabricInfoV",),
     "recovery_action": ("nvmlDeviceGetFieldValues",),
     "persistence_mode": ("nvmlDeviceGetPersistenceMode",),
+    "protected_memory": ("nvmlDeviceGetConfComputeProtectedMemoryUsage",),
+    "mig_mode": ("nvmlDeviceGetMigMode",),
+    "pcie_received": ("nvmlDeviceGetPcieThroughput",),
+    "pcie_sent": ("nvmlDeviceGetPcieThroughput",),
+    "nvlink_data": ("nvmlDeviceGetFieldValues",),
 }
 # Functions and the questions that each one answers.
 QUESTIONS_BY_CALLS = {calls: [question for question in CALLS if CALLS[question] == calls] for calls in CALLS.values()}
 # The count is given as 0, as NVML wants it: a 0 that the driver wrote is the same.
-TELLS_NOTHING = ("nvmlDeviceGetRetiredPages_v2",)
+TELLS_NOTHING = ("nvmlDeviceGetRetiredPages_v2", "nvmlDeviceGetComputeRunningProcesses_v3")
+# Where it is not `value` with every bit set, or all but the sign.
+SENTINELS = {
+    "nvmlDeviceGetEnforcedPowerLimit": "limit=0xFFFFFFFF",
+    "nvmlDeviceGetMemoryInfo_v2": "reserved=0xFFFFFFFFFFFFFFFF",
+    "nvmlDeviceGetMarginTemperature": "value=0x7FFFFFFF",
+}
 
 
 def sample(library: ScriptedNvml, groups: tuple[str, ...] = GROUPS) -> dict[str, Any]:  # Any: a JSON tree
@@ -131,7 +221,7 @@ FAILURES = [
     (calls, row)
     for calls in QUESTIONS_BY_CALLS
     for row in ("return 4", "return 15", "return 27", "return 999", "keep")
-    if row != "keep" or calls[0] not in TELLS_NOTHING
+    if row != "keep" or calls[0] not in (*TELLS_NOTHING, "nvmlDeviceGetMemoryInfo_v2")  # which a base value needs too
 ]
 
 
@@ -147,7 +237,12 @@ def test_any_other_failure_is_one_entry_for_each_question_and_costs_nothing_else
     assert {name for name, value in cards[1].items() if value is None} == unset
 
 
-SCRIPTED = [calls for calls in QUESTIONS_BY_CALLS if calls[0] not in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetFieldValues")]
+SCRIPTED = [
+    calls
+    for calls in QUESTIONS_BY_CALLS
+    if calls[0] not in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetFieldValues")
+    and FIELDS[QUESTIONS[QUESTIONS_BY_CALLS[calls][0]][0]].unit != TEXT_VALUE
+]
 
 
 @pytest.mark.parametrize("calls", SCRIPTED, ids="-".join)
@@ -155,7 +250,7 @@ def test_a_sentinel_is_refused_with_an_entry(scripted_nvml: Make, calls: tuple[s
     questions = QUESTIONS_BY_CALLS[calls]
     wide = guest_api_pb2.GpuDevice.DESCRIPTOR.fields_by_name[QUESTIONS[questions[0]][0]].cpp_type == 4
     sentinel = "0xFFFFFFFFFFFFFFFF" if wide and questions[0] != "pcie_replays" else "0xFFFFFFFF"
-    (card,) = sample(scripted_nvml(f"{calls[0]} 0 * set value={sentinel}"))["gpus"]
+    (card,) = sample(scripted_nvml(f"{calls[0]} 0 * set {SENTINELS.get(calls[0], f'value={sentinel}')}"))["gpus"]
     assert [entry.partition(":")[0] for entry in card["errors"]] == questions
     assert all(card[QUESTIONS[question][0]] is None for question in questions)
 
@@ -199,7 +294,9 @@ def test_a_card_whose_links_have_no_error_fields_gives_its_recoveries(scripted_n
 def test_a_field_s_own_return_counts_as_that_of_a_call(scripted_nvml: Make, code: int) -> None:
     (card,) = sample(scripted_nvml(f"nvmlDeviceGetFieldValues 0 * set groupReturn={code}"))["gpus"]
     assert (card["recovery_action"], card["nvlink_errors"]) == (None, None)
-    assert [entry.partition(":")[0] for entry in card["errors"]] == ([] if code == 3 else ["nvlink_errors", "recovery_action"])
+    assert [entry.partition(":")[0] for entry in card["errors"]] == (
+        [] if code == 3 else ["temperature_memory_c", "nvlink_errors", "recovery_action", "nvlink_data"]
+    )
 
 
 @pytest.mark.parametrize(("state", "status", "shown"), [(0, 0, (None, None)), (2, 0, (2, None)), (3, 15, (3, 15))])
@@ -208,6 +305,29 @@ def test_a_fabric_s_status_is_told_once_its_state_is_completed(
 ) -> None:
     (card,) = sample(scripted_nvml(f"nvmlDeviceGetGpuFabricInfoV 0 * set value={state} status={status}"))["gpus"]
     assert ((card["fabric_state"], card["fabric_status"]), card["errors"]) == (shown, [])
+
+
+def test_from_ada_on_thresholds_are_not_asked_for_and_the_margin_stands_for_them(scripted_nvml: Make) -> None:
+    library = scripted_nvml("nvmlDeviceGetArchitecture 0 * set value=9")
+    (card,) = sample(library, ("identity", "limits", "activity"))["gpus"]
+    assert (card["architecture"], card["temperature_slowdown_c"], card["temperature_shutdown_c"]) == ("hopper", None, None)
+    assert (card["temperature_margin_c"], card["errors"]) == (-3, [])
+    assert library.calls("nvmlDeviceGetTemperatureThreshold", 0) == 0
+
+
+def test_protected_memory_that_is_all_zero_is_confidential_computing_that_is_off(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml("nvmlDeviceGetConfComputeProtectedMemoryUsage 0 * set value=0 used=0"), ("cc",))["gpus"]
+    assert (card["protected_memory_total_bytes"], card["protected_memory_used_bytes"], card["errors"]) == (None, None, [])
+
+
+def test_a_performance_state_that_nvml_calls_unknown_is_unset(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml("nvmlDeviceGetPerformanceState 0 * set value=32"), ("activity",))["gpus"]
+    assert (card["performance_state"], card["errors"]) == (None, [])
+
+
+def test_an_architecture_that_this_version_does_not_know_is_its_number(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml("nvmlDeviceGetArchitecture 0 * set value=77"), ("identity",))["gpus"]
+    assert card["architecture"] == "77"
 
 
 def test_an_unknown_group_is_refused_by_name(scripted_nvml: Make) -> None:

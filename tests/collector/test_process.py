@@ -86,7 +86,7 @@ def test_help_is_printed_without_a_library(flag: str) -> None:
         (["--bogus"], "--bogus"),
         (["extra"], "extra"),
         (["--nvml-library"], "--nvml-library needs a value"),
-        (["--groups", "health,"], "--groups knows health"),
+        (["--groups", "health,"], "--groups knows identity"),
         (["--simulate="], "--simulate needs a value"),
         (["--simulate", "h200", "--nvml-library", "x"], "exclude each other"),
         (["--simulate", "no-such-rack"], "no-such-rack"),

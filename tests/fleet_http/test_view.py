@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract import words
-from guest_contract.card_fields import ROWS, Field, page_title
+from guest_contract.card_fields import ROWS, page_title
+from guest_contract.card_row import Field
 from guest_transport.addresses import UnixAddress
 from tests.guest_contract import test_health as health_examples
 from tests.http.guests import h200s

@@ -138,8 +138,21 @@ def test_a_base_value_that_a_card_does_not_have_leaves_its_verdict_alone() -> No
     response = answer()
     for name in ("temperature_c", "power_usage_mw"):
         response.gpus[0].ClearField(name)
-        response.gpus[0].errors.append(f"{name}: not supported")
+    response.gpus[0].errors.extend(["temperature: not supported", "power: not supported"])
     assert judge_card(response.gpus[0], response).level is Level.OK
+
+
+def test_an_entry_about_another_group_leaves_the_verdict_alone() -> None:
+    response = answer()
+    response.gpus[0].errors.extend(["power_limit: unknown error (999)", "activity: not asked, because nvmlX did not answer"])
+    assert judge_card(response.gpus[0], response).level is Level.OK
+
+
+def test_a_base_value_that_is_unset_without_an_entry_hides_no_group_that_was_not_read() -> None:
+    response = answer()
+    response.gpus[0].ClearField("temperature_c")
+    response.gpus[0].errors.append("health: not asked, because nvmlX did not answer")
+    assert judge_card(response.gpus[0], response).level is Level.UNKNOWN
 
 
 def test_persistence_mode_matters_with_confidential_computing_only() -> None:

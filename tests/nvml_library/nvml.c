@@ -7,6 +7,7 @@
  */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,17 +241,18 @@ nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *
 
 /* The field of power says "not supported" unless the script sets `fieldReturn`; instant power is then the value `power`, or `bits`
  * where that is not 0, of the type `type`. The groups' fields return `groupReturn`: what NVLinks report is `linkErrors` for each field
- * and link, and the recovery action is `action`. Ids over 250 mean another thing to each driver, and end the process. */
+ * and link, what went over them 3 KiB and 2 KiB (received and sent), the memory's temperature `memoryTemperature`, and the recovery action `action`. Ids over 250 mean another thing to each driver, and end the process. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
-    unsigned int power = 81000, link_errors = 1, action = 0;
+    unsigned int power = 81000, link_errors = 1, action = 0, memory_temperature = 44;
     nvmlReturn_t field_return = NVML_ERROR_NOT_SUPPORTED, group_return = NVML_SUCCESS, links_return = NVML_SUCCESS;
     unsigned int type = NVML_VALUE_TYPE_UNSIGNED_INT;
     unsigned long long bits = 0;
     struct out outs[] = {
         {"power", &power, sizeof power}, {"fieldReturn", &field_return, sizeof field_return}, {"type", &type, sizeof type},
         {"bits", &bits, sizeof bits}, {"linkErrors", &link_errors, sizeof link_errors}, {"action", &action, sizeof action},
-        {"groupReturn", &group_return, sizeof group_return}, {"linksReturn", &links_return, sizeof links_return}};
+        {"groupReturn", &group_return, sizeof group_return}, {"linksReturn", &links_return, sizeof links_return},
+        {"memoryTemperature", &memory_temperature, sizeof memory_temperature}};
     struct answer answer = script_answer(FN_nvmlDeviceGetFieldValues, index_of(device), outs, LENGTH(outs));
     for (int i = 0; i < valuesCount && answer.writes; i++) {
         nvmlFieldValue_t *value = &values[i];
@@ -273,6 +275,15 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvml
         } else if (value->fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION) {
             value->nvmlReturn = group_return;
             value->value.ullVal = action;
+        } else if (value->fieldId == NVML_FI_DEV_MEMORY_TEMP) {
+            value->nvmlReturn = group_return;
+            value->value.ullVal = memory_temperature;
+        } else if (
+            (value->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX || value->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX) &&
+            value->scopeId == UINT_MAX) {
+            value->nvmlReturn = group_return;
+            value->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+            value->value.ullVal = value->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX ? 3 : 2;
         }
     }
     return (nvmlReturn_t)answer.code;
@@ -417,4 +428,161 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
 nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode)
 {
     return one_number(FN_nvmlDeviceGetPersistenceMode, device, NVML_FEATURE_ENABLED, mode);
+}
+
+/* --- What a card is, may do and does ----------------------------------------------------------------------------------------------------- */
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
+{
+    return hand_out_text(FN_nvmlDeviceGetName, index_of(device), "NVIDIA H200", name, length);
+}
+
+nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length)
+{
+    return hand_out_text(FN_nvmlDeviceGetVbiosVersion, index_of(device), "96.00.BC.00.02", version, length);
+}
+
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)
+{
+    return hand_out_text(FN_nvmlDeviceGetSerial, index_of(device), "1650000000001", serial, length);
+}
+
+/* Ampere, so that thresholds are temperatures. */
+nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *arch)
+{
+    return one_number(FN_nvmlDeviceGetArchitecture, device, NVML_DEVICE_ARCH_AMPERE, arch);
+}
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+    int values[] = {9, 0}, got[] = {*major, *minor};
+    struct out outs[] = {{"value", &values[0], sizeof values[0]}, {"minor", &values[1], sizeof values[1]}};
+    nvmlReturn_t code = query(FN_nvmlDeviceGetCudaComputeCapability, index_of(device), outs, LENGTH(outs), values, got, sizeof values);
+    *major = got[0];
+    *minor = got[1];
+    return code;
+}
+
+nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t *pVirtualMode)
+{
+    return one_number(FN_nvmlDeviceGetVirtualizationMode, device, NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH, pVirtualMode);
+}
+
+/* Two numbers, of which the script sets the one that is looked at as `value`. */
+static nvmlReturn_t two_numbers(
+    enum function fn, nvmlDevice_t device, unsigned int first, unsigned int second, unsigned int *to_first, unsigned int *to_second, int looked_at)
+{
+    unsigned int values[] = {first, second}, got[] = {*to_first, *to_second};
+    struct out outs[] = {{"value", &values[looked_at], sizeof values[looked_at]}};
+    nvmlReturn_t code = query(fn, index_of(device), outs, LENGTH(outs), values, got, sizeof values);
+    *to_first = got[0];
+    *to_second = got[1];
+    return code;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *minLimit, unsigned int *maxLimit)
+{
+    return two_numbers(FN_nvmlDeviceGetPowerManagementLimitConstraints, device, 200000, 710000, minLimit, maxLimit, 1);
+}
+
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
+{
+    static const unsigned int clocks[] = {1980, 1981, 3201, 1545};
+    return one_number(FN_nvmlDeviceGetMaxClockInfo, device, clocks[type], clock);
+}
+
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
+{
+    static const unsigned int clocks[] = {1700, 1701, 3200, 1400};
+    return one_number(FN_nvmlDeviceGetClockInfo, device, clocks[type], clock);
+}
+
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *maxLinkGen)
+{
+    return one_number(FN_nvmlDeviceGetMaxPcieLinkGeneration, device, 6, maxLinkGen);
+}
+
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *maxLinkWidth)
+{
+    return one_number(FN_nvmlDeviceGetMaxPcieLinkWidth, device, 32, maxLinkWidth);
+}
+
+nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t thresholdType, unsigned int *temp)
+{
+    return one_number(FN_nvmlDeviceGetTemperatureThreshold, device, thresholdType == NVML_TEMPERATURE_THRESHOLD_SHUTDOWN ? 92 : 87, temp);
+}
+
+nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t *pState)
+{
+    return one_number(FN_nvmlDeviceGetPerformanceState, device, NVML_PSTATE_2, pState);
+}
+
+nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *samplingPeriodUs)
+{
+    return two_numbers(FN_nvmlDeviceGetEncoderUtilization, device, 11, 167000, utilization, samplingPeriodUs, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *samplingPeriodUs)
+{
+    return two_numbers(FN_nvmlDeviceGetDecoderUtilization, device, 12, 167000, utilization, samplingPeriodUs, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *samplingPeriodUs)
+{
+    return two_numbers(FN_nvmlDeviceGetJpgUtilization, device, 13, 167000, utilization, samplingPeriodUs, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *samplingPeriodUs)
+{
+    return two_numbers(FN_nvmlDeviceGetOfaUtilization, device, 14, 167000, utilization, samplingPeriodUs, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1Memory)
+{
+    nvmlBAR1Memory_t value = {.bar1Total = 274877906944, .bar1Free = 274876858368, .bar1Used = 1048576};
+    struct out outs[] = {{"value", &value.bar1Total, sizeof value.bar1Total}};
+    return query(FN_nvmlDeviceGetBAR1MemoryInfo, index_of(device), outs, LENGTH(outs), &value, bar1Memory, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t *marginTempInfo)
+{
+    nvmlMarginTemperature_t value = {.version = nvmlMarginTemperature_v1, .marginTemperature = -3};
+    struct out outs[] = {{"value", &value.marginTemperature, sizeof value.marginTemperature}};
+    if (marginTempInfo->version != nvmlMarginTemperature_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    return query(FN_nvmlDeviceGetMarginTemperature, index_of(device), outs, LENGTH(outs), &value, marginTempInfo, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int *speed)
+{
+    return fan == 0 ? one_number(FN_nvmlDeviceGetFanSpeed_v2, device, 33, speed) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *energy)
+{
+    return one_wide_number(FN_nvmlDeviceGetTotalEnergyConsumption, device, 123456789, energy);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos)
+{
+    unsigned int room = *infoCount;
+    (void)infos;
+    nvmlReturn_t code = one_number(FN_nvmlDeviceGetComputeRunningProcesses_v3, device, 2, infoCount);
+    return code == NVML_SUCCESS && *infoCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : code;
+}
+
+nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+    nvmlMemory_t value = {.total = 150754820096, .free = 150753771520, .used = 1048576};
+    struct out outs[] = {{"value", &value.total, sizeof value.total}, OUT(value, used)};
+    return query(FN_nvmlDeviceGetConfComputeProtectedMemoryUsage, index_of(device), outs, LENGTH(outs), &value, memory, sizeof value);
+}
+
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *currentMode, unsigned int *pendingMode)
+{
+    return two_numbers(FN_nvmlDeviceGetMigMode, device, 0, 1, currentMode, pendingMode, 0);
+}
+
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *value)
+{
+    return one_number(FN_nvmlDeviceGetPcieThroughput, device, counter == NVML_PCIE_UTIL_RX_BYTES ? 5 : 4, value);
 }

@@ -95,7 +95,7 @@ def test_free_memory_that_is_left_out_is_what_is_not_used() -> None:
     [
         ("speed = 1", "speed: unknown key; allowed are driver_version, cc_enabled, "),
         ("cc_devtools = true", "cc_devtools: needs cc_enabled; NVML answers both or none"),
-        ("[[card]]\nname = 'x'", "card 0: name: unknown key; allowed are index, uuid, "),
+        ("[[card]]\nnmae = 'x'", "card 0: nmae: unknown key; allowed are index, uuid, "),
         ("[[card]]\n[[card]]\n[card.fail]\nfan = 3", "card 1: fail.fan: unknown key; allowed are device, uuid, "),
         ("cc_enabled = 1", "cc_enabled: must be true or false, not 1"),
         ("jitter = 'yes'", "jitter: must be true or false, not 'yes'"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from guest_contract.card_fields import FLAG, GROUPS, QUESTIONS, ROWS, SIMULATOR, TEXT_VALUE, Field, Value
+from guest_contract.card_fields import GROUPS, QUESTIONS, ROWS
+from guest_contract.card_row import FLAG, SIMULATOR, TEXT_VALUE, Field, Value
 from guest_service.collector.parts import Whole
 from guest_service.collector.sample import take_sample
 from guest_service.simulator.driver import SimulatedDriver

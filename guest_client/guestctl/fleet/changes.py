@@ -16,7 +16,7 @@ from guest_client.guestctl.output.card_cells import Card, safe
 from guest_client.guestctl.output.gpu_table import guest_facts
 from guest_client.guestctl.output.statuses import in_words
 from guest_contract import words
-from guest_contract.card_fields import Field
+from guest_contract.card_row import Field
 from guest_contract.words import UNKNOWN
 from guest_fleet.v1 import fleet_pb2
 

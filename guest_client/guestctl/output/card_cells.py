@@ -13,7 +13,8 @@ from rich.text import Text
 
 from guest_api import guest_api_pb2
 from guest_contract import card_values, words
-from guest_contract.card_fields import FIELDS, GUESTCTL, ROWS, TEXT_VALUE, Field
+from guest_contract.card_fields import FIELDS, ROWS
+from guest_contract.card_row import GUESTCTL, TEXT_VALUE, Field
 from guest_contract.card_values import CardValues
 from guest_contract.words import UNKNOWN
 from guest_transport.process.logs import escape

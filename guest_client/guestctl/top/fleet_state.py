@@ -17,7 +17,7 @@ from guest_client.guestctl.output import card_cells
 from guest_client.guestctl.output.card_cells import Card
 from guest_client.guestctl.request import BY_GUEST, SORTABLE
 from guest_contract import card_sums, card_values
-from guest_contract.card_fields import Field
+from guest_contract.card_row import Field
 from guest_contract.card_sums import NO_CARDS, CardSums
 from guest_fleet.v1 import fleet_pb2
 

@@ -18,7 +18,8 @@ from guest_client.guestctl.output.stdout import Size
 from guest_client.guestctl.request import SORTS
 from guest_client.guestctl.top.fleet_state import Board, Entry
 from guest_contract import card_sums, words
-from guest_contract.card_fields import FIELDS, Field
+from guest_contract.card_fields import FIELDS
+from guest_contract.card_row import Field
 from guest_contract.words import UNKNOWN
 
 _BAR_CELLS = 10

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
 from guest_contract import card_values, health, words
-from guest_contract.card_fields import ROWS, SUM, Field, page_title
+from guest_contract.card_fields import ROWS, page_title
+from guest_contract.card_row import SUM, Field
 from guest_contract.card_values import CardValues
 from guest_contract.words import UNKNOWN
 from guest_transport.http import formats
