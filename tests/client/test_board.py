@@ -16,6 +16,7 @@ from guest_client.guestctl.request import SORTS
 from guest_client.guestctl.top.fleet_state import Board
 from guest_client.guestctl.top.frame import frame, snapshot, totals
 from guest_fleet.v1 import fleet_pb2
+from tests.guest_contract.test_health import healthy
 
 GpuDevice = guest_api_pb2.GpuDevice
 GpuInfo = guest_api_pb2.GpuInfoResponse
@@ -217,3 +218,28 @@ def test_errors_of_a_card_are_counted_in_a_column_of_their_own(clock: Clock) -> 
     assert titles.endswith("Errors")
     assert first.endswith(" 2")
     assert second.endswith("–")  # noqa: RUF001 - what the table shows
+
+
+def test_health_is_a_column_that_a_narrow_terminal_leaves_out_last_and_sick_cards_are_counted(clock: Clock) -> None:
+    board = clock.board()
+    sick = healthy(1)
+    sick.row_remap_pending = True
+    board.tell(_answer("a", GpuInfo(gpus=[healthy(0), sick], groups=["health"])))
+    total, titles, first, second = _texts(snapshot(board, "guest", 200))
+    assert total.startswith("1 guest, 1 card not ok; 2 GPUs")
+    assert titles.split()[:3] == ["Guest", "GPU", "Health"]
+    assert (first.split()[:3], second.split()[:3]) == (["a", "0", "ok"], ["a", "1", "degraded"])
+    for columns in range(200, 20, -1):
+        (shown,) = [text for text in _texts(frame(board, "guest", 0, Size(columns, 10), "").lines) if text.startswith("Guest")]
+        if "Health" not in shown:
+            assert shown.split() == ["Guest", "GPU", "GPU", "%"]
+            break
+    else:
+        pytest.fail("never left out")
+
+
+def test_a_card_that_a_guest_tells_twice_is_there_once(clock: Clock) -> None:
+    board = clock.board()
+    board.tell(_answer("a", GpuInfo(gpus=[healthy(1), healthy(0), healthy(0)], groups=["health"])))
+    assert _order(board, "guest") == [("a", 0), ("a", 1)]
+    assert str(totals(board)).startswith("1 guest; 2 GPUs")

@@ -7,6 +7,7 @@ from google.rpc import code_pb2, status_pb2
 from guest_api import guest_api_pb2
 from guest_client.guestctl.fleet.changes import Changes
 from guest_fleet.v1 import fleet_pb2
+from tests.guest_contract.test_health import healthy, xid
 
 GpuDevice = guest_api_pb2.GpuDevice
 GpuInfo = guest_api_pb2.GpuInfoResponse
@@ -52,7 +53,11 @@ def test_a_reading_that_is_lost_is_a_dash_and_its_error_is_told_once() -> None:
     changes = Changes()
     _said(changes, GpuInfo(gpus=[GpuDevice(index=0, power_usage_mw=1000)]))
     lost = GpuInfo(gpus=[GpuDevice(index=0, errors=["power: not supported"])])
-    assert _said(changes, lost) == ["vm1 GPU 0: power – (was 1.0 W)", "vm1 GPU 0: power: not supported"]  # noqa: RUF001 - a dash
+    assert _said(changes, lost) == [
+        "vm1 GPU 0: power – (was 1.0 W), health failed (was –)",  # noqa: RUF001 - a dash
+        "vm1 GPU 0: failed: the driver gives no value of the card",
+        "vm1 GPU 0: power: not supported",
+    ]
     assert _said(changes, lost) == []
 
 
@@ -74,6 +79,31 @@ def test_a_card_that_is_gone_is_told() -> None:
         "vm1 GPU 1: is no longer there",
     ]
     assert _said(changes, GpuInfo(error="no driver")) == ["vm1: GPUs unknown: no driver"]
+
+
+def test_a_card_that_becomes_sick_is_told_once_with_why() -> None:
+    changes = Changes()
+    _said(changes, GpuInfo(gpus=[healthy()], groups=["health"]))
+    sick = healthy()
+    sick.xids.append(xid(79, age_ms=1000))
+    assert _said(changes, GpuInfo(gpus=[sick], groups=["health"])) == [
+        "vm1 GPU 0: health failed (was ok)",
+        "vm1 GPU 0: failed: XID 79: needs a new start",
+    ]
+    sick.xids[0].last_age_ms = 6000
+    outcome = _outcome(GpuInfo(gpus=[sick], groups=["health"]))
+    assert not changes.lines(outcome)
+    sick.xids[0].last_age_ms = 11_000
+    assert not changes.differs(_outcome(GpuInfo(gpus=[sick], groups=["health"]))), "an age that grows is no change"
+
+
+def test_errors_and_texts_of_a_hostile_guest_are_few_and_short_lines() -> None:
+    changes = Changes()
+    long = "y" * 100_000
+    card = GpuDevice(index=0, uuid=long, pci_bus_id=long, errors=[f"{number} {long}" for number in range(100)])
+    lines = _said(changes, GpuInfo(gpus=[card])) + _said(changes, GpuInfo(error=long))
+    assert len(lines) < 15
+    assert max(map(len, lines)) < 500
 
 
 def test_an_age_and_the_moment_of_an_answer_are_no_change() -> None:

@@ -60,9 +60,11 @@ def test_a_card_is_one_line_with_dashes_for_what_is_unset(capsys: pytest.Capture
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[full, empty], cc_enabled=True, sample_age_ms=60_000))
     lines = _table(capsys, "--proxy", address, "gpu", "vm1").splitlines()
     assert lines[0] == "vm1: 2 GPUs, CC enabled true, CC ready unknown, sampled 60.0 s ago"
-    assert " ".join(lines[2].split()) == "vm1 0 GPU-a 00000000:3B:00.0 0 % 7 % 1.00 KB 140.40 GB 34 °C 79.7 W"
-    assert lines[3].split() == ["vm1", "1", *8 * ["–"]]  # noqa: RUF001 - what the table shows
-    assert lines[4] == "vm1 GPU 1: device: GPU is lost"
+    assert " ".join(lines[2].split()) == "vm1 0 GPU-a 00000000:3B:00.0 – 0 % 7 % 1.00 KB 140.40 GB 34 °C 79.7 W"  # noqa: RUF001 - a dash
+    unknown = ["–"]  # noqa: RUF001 - what the table shows
+    assert lines[3].split() == ["vm1", "1", *2 * unknown, "failed", *6 * unknown]
+    assert lines[4] == "vm1 GPU 1: failed: the driver gives no value of the card"
+    assert lines[5] == "vm1 GPU 1: device: GPU is lost"
 
 
 def test_no_gpu_and_unknown_are_told_apart(capsys: pytest.CaptureFixture[str], fleet: Fleet, address: str) -> None:

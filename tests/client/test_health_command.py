@@ -78,6 +78,48 @@ def test_cards_that_are_missing_unknown_or_of_a_silent_guest_are_status_6(
     assert "a: unknown: unavailable: unreachable." in _health(capsys, 6)
 
 
+def test_a_list_shows_the_health_of_each_guest_that_has_cards_and_waits_for_no_silent_one(
+    capsys: pytest.CaptureFixture[str], fleet: Fleet
+) -> None:
+    fleet.collect_goes_on.clear()
+    try:
+        assert run(["list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert run(["list", "-o", "csv"]) == 0
+        rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    finally:
+        fleet.collect_goes_on.set()
+    assert [line.split()[:3] for line in lines[:3]] == [
+        ["Guest", "State", "Health"],
+        ["good", "serving", "ok"],
+        ["none", "serving", "–"],  # noqa: RUF001 - a dash
+    ]
+    assert lines[3].split()[:3] == ["sick", "serving", "failed"]
+    assert {row["id"]: row["health"] for row in rows} == {"good": "ok", "none": "", "sick": "failed"}
+
+
+def test_the_table_of_cards_says_what_a_sick_card_suffers_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gpu", "sick", "good"]) == 0
+    out = capsys.readouterr().out
+    assert "sick GPU 0: failed: XID 79: needs a new start\n" in out
+    assert [line.split()[4] for line in out.splitlines() if line.startswith(("good  ", "sick  "))] == [
+        "ok",
+        "ok",
+        "failed",
+        "degraded",
+    ]
+    assert run(["gpu", "sick", "-o", "csv"]) == 0
+    assert [row["health"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["failed", "degraded"]
+
+
+def test_a_card_that_a_guest_tells_twice_is_judged_and_listed_once(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
+    fleet.guests = {"a": Guest(answer(healthy(0), healthy(0), healthy(1)))}
+    fleet.guests["a"].gpu_info.pci_devices = 2
+    assert _health(capsys, 0) == "2 cards of 1 guest: 2 ok\n"
+    assert run(["gpu", "a", "-o", "csv"]) == 0
+    assert [row["index"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["0", "1"]
+
+
 def test_a_failed_call_about_one_guest_keeps_its_status(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
     fleet.guests["a"] = Guest(refuses_with=(grpc.StatusCode.UNAVAILABLE, "guest a: unreachable"))
     assert run(["health", "a"]) == 4

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from guest_api import guest_api_pb2
 from guest_api.guest_api_pb2 import GpuInfoResponse
-from guest_client.guestctl.output.card_cells import PCI_ADDRESS_CELLS, cut
+from guest_client.guestctl.output.card_cells import PCI_ADDRESS_CELLS, TEXT_CELLS, cut
 from guest_client.guestctl.output.gpu_table import GpuTable
-from guest_client.guestctl.output.tables import TEXT_CELLS, render, show
+from guest_client.guestctl.output.tables import ROWS_LIMIT, render, show
+from guest_contract.card_values import CARDS_LIMIT
 from guest_contract.words import ERRORS_SHOWN
 from tests.http.guests import h200s
 
@@ -52,6 +53,30 @@ def test_thousands_of_errors_of_one_card_leave_the_other_guests_in_the_window() 
     lines = render(GpuTable({"loud": loud, "calm": guest_api_pb2.GpuInfoResponse()})).splitlines()
     assert len(lines) < 20
     assert f"loud GPU 0: and {5000 - ERRORS_SHOWN} more" in lines
+
+
+def test_an_error_of_any_length_and_any_number_of_cards_are_cut_in_the_table() -> None:
+    long = "y" * 100_000
+    card = guest_api_pb2.GpuDevice(uuid=long, pci_bus_id=long, errors=[long])
+    loud = {"a": guest_api_pb2.GpuInfoResponse(gpus=[card]), "b": guest_api_pb2.GpuInfoResponse(error=long)}
+    assert max(map(len, render(GpuTable(loud)).splitlines())) < 2 * TEXT_CELLS
+    many = guest_api_pb2.GpuInfoResponse(gpus=[guest_api_pb2.GpuDevice(index=number) for number in range(20_000)])
+    assert len(render(GpuTable({"many": many})).splitlines()) < 2 * CARDS_LIMIT
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        guest_api_pb2.SystemInfo(disks=[guest_api_pb2.DiskInfo()] * 10_000),
+        guest_api_pb2.NetworkInformation(interfaces=[guest_api_pb2.Interface()] * 10_000, wg_info="peer\n" * 10_000),
+        guest_api_pb2.ListContainersResponse(containers=[guest_api_pb2.Container()] * 10_000),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_rows_and_lines_of_every_table_end_with_how_many_more_there_are(answer: guest_api_pb2.SystemInfo) -> None:
+    lines = show(answer, "vm1").splitlines()
+    assert len(lines) < 2 * ROWS_LIMIT + 20
+    assert lines[-1] == f"and {10_000 - ROWS_LIMIT} more, see -o json"
 
 
 def test_a_text_of_any_length_is_cut_in_every_table_of_a_guest() -> None:

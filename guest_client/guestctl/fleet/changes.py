@@ -1,7 +1,7 @@
 """What is different in a guest's new outcome, in words; silence when nothing is.
 
-The age of a sample and the moment of an answer are no changes: they differ each time. A guest that is seen for the first time is told in
-full.
+The ages of a sample and of an XID, and the moment of an answer, are no changes: they differ each time. A guest that is seen for the first
+time is told in full.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from rich.text import Text
 
 from guest_client.guestctl.output import card_cells
-from guest_client.guestctl.output.card_cells import Card, safe
+from guest_client.guestctl.output.card_cells import TEXT_CELLS, Card, cut, safe
 from guest_client.guestctl.output.gpu_table import guest_facts
 from guest_client.guestctl.output.statuses import in_words
 from guest_contract import words
@@ -27,6 +27,7 @@ def _cell(row: Field, card: Card) -> Text:
 
 _READINGS: tuple[tuple[str, Callable[[Card], Text]], ...] = (
     *((row.said, partial(_cell, row)) for row in card_cells.SHOWN),
+    ("health", lambda card: card_cells.level(card.verdict.level)),
     ("UUID", card_cells.uuid),
     ("PCI address", card_cells.pci_address),
 )
@@ -59,6 +60,9 @@ def _lasting(outcome: fleet_pb2.GuestGpuInfo) -> fleet_pb2.GuestGpuInfo:
     copy.ClearField("took")
     if copy.WhichOneof("outcome") == "gpu_info":
         copy.gpu_info.ClearField("sample_age_ms")
+        for xids in (copy.gpu_info.unplaced_xids, *(card.xids for card in copy.gpu_info.gpus)):
+            for xid in xids:
+                xid.ClearField("last_age_ms")
     return copy
 
 
@@ -71,7 +75,7 @@ def _lines(last: fleet_pb2.GuestGpuInfo | None, outcome: fleet_pb2.GuestGpuInfo)
     guest = outcome.guest_id
     said, failed = _of_guest(outcome)
     if last is None or _of_guest(last)[0] != said:
-        yield safe(f"{guest}: {said}", "red" if failed else "")
+        yield safe(f"{guest}: ", "red" if failed else "").append_text(cut(said, TEXT_CELLS))
     before = _cards(last) if last is not None else {}
     now = _cards(outcome)
     for index, card in now.items():
@@ -89,19 +93,20 @@ def _of_guest(outcome: fleet_pb2.GuestGpuInfo) -> tuple[str, bool]:
 
 
 def _cards(outcome: fleet_pb2.GuestGpuInfo) -> dict[int, Card]:
-    return {card.index: card for card in card_cells.read(outcome.gpu_info.gpus)}
+    return {card.index: card for card in card_cells.read(outcome.gpu_info)}
 
 
 def _of_card(name: str, before: Card | None, card: Card) -> Iterator[Text]:
     if before is None:
-        facts = [*filter(None, (card.message.uuid, card.message.pci_bus_id)), *card.in_words()]
+        facts = [*(text.plain for text in card_cells.names(card)), *card.in_words()]
     else:
         now = ((title, reading(before).plain, reading(card).plain) for title, reading in _READINGS)
         facts = [f"{title} {new} (was {old})" for title, old, new in now if new != old]
     if facts:
         # What the readings made safe stays as it is: their escapes are printable.
         yield safe(f"{name}: {', '.join(facts)}")
-    errors = [] if before is None else before.errors
-    for error in card.errors:
-        if error not in errors:
-            yield safe(f"{name}: {error}", "red")
+    if (sickness := card.sickness()) and (before is None or before.sickness() != sickness):
+        yield safe(f"{name}: {sickness}", "red")
+    known = set() if before is None else set(before.errors)
+    for error in words.first_errors([error for error in card.errors if error not in known]):
+        yield safe(f"{name}: ", "red").append_text(cut(error, TEXT_CELLS))

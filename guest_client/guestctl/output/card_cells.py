@@ -6,16 +6,17 @@ answer comes: a frame of 8000 cards took 0.4 s from messages and takes 30 ms fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.text import Text
 
 from guest_api import guest_api_pb2
-from guest_contract import card_values, words
+from guest_contract import card_values, health, words
 from guest_contract.card_fields import FIELDS, ROWS
 from guest_contract.card_row import GUESTCTL, TEXT_VALUE, Field
 from guest_contract.card_values import CardValues
+from guest_contract.health import Level, Verdict
 from guest_contract.words import UNKNOWN
 from guest_transport.process.logs import escape
 
@@ -26,14 +27,18 @@ COLUMNS = tuple(
 )
 # What is no column stands below, in a sentence.
 BESIDE = tuple(row for row in SHOWN if not row.column)
+LEVEL_STYLES = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.DEGRADED: "yellow", Level.FAILED: "red"}
+# The longest honest text is an image's name with its digest. A guest may send 1 MiB; JSON has it whole.
+TEXT_CELLS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card's message and its judged values."""
+    """A card's message, its judged values, and whether it is healthy."""
 
     message: guest_api_pb2.GpuDevice
     judged: CardValues
+    verdict: Verdict
 
     @property
     def index(self) -> int:
@@ -58,11 +63,23 @@ class Card:
         """Its known values for a sentence, names included, not escaped."""
         return card_values.in_words(self.judged, rows)
 
+    def sickness(self) -> str:
+        """Why it is degraded or failed, in one sentence; empty else."""
+        why = "; ".join(reason.words for reason in self.verdict.reasons if reason.level is not Level.UNKNOWN)
+        return f"{self.verdict.level.word}: {why}" if why else ""
 
-def read(messages: Sequence[guest_api_pb2.GpuDevice]) -> list[Card]:
+
+def read(answer: guest_api_pb2.GpuInfoResponse) -> list[Card]:
     """The cards of an answer, judged; one that the guest told twice is there once."""
-    cards = card_values.once(messages)
-    return list(map(Card, cards, card_values.read_all(cards)))
+    again = card_values.repeated(answer.gpus)
+    verdicts = [verdict for at, verdict in enumerate(health.judge_cards(answer)) if at not in again]
+    cards = card_values.once(answer.gpus)
+    return list(map(Card, cards, card_values.read_all(cards), verdicts))
+
+
+def level(found: Level) -> Text:
+    """How healthy a card or a guest is, in one word; a dash when nobody knows."""
+    return Text(UNKNOWN) if found is Level.UNKNOWN else Text(found.word, LEVEL_STYLES[found])
 
 
 # NVIDIA's own have 40 and 16 cells. A guest may send thousands, and every other guest's figures would leave the window; JSON and CSV have
@@ -92,3 +109,9 @@ def uuid(card: Card) -> Text:
 def pci_address(card: Card) -> Text:
     """The same."""
     return cut(card.message.pci_bus_id or UNKNOWN, PCI_ADDRESS_CELLS)
+
+
+def names(card: Card) -> list[Text]:
+    """Those of the two that are known, for a sentence."""
+    known = ((card.message.uuid, UUID_CELLS), (card.message.pci_bus_id, PCI_ADDRESS_CELLS))
+    return [cut(name, cells) for name, cells in known if name]

@@ -1,24 +1,26 @@
 """Answers as CSV for scripts and spreadsheets: a header, then one row per guest, card or container.
 
-Unset is an empty cell, and so is what is impossible: a spreadsheet adds up what it is given (JSON is the message untouched). Text of a
-server is one line without control characters, and one that a spreadsheet would take for a formula gets an apostrophe in front, because a
-guest chooses it. Columns are the contract's own names, taken from its descriptors, so that a new field of a card becomes a column without
-being listed here.
+Unset is an empty cell, and so is what is impossible, and a card that a guest tells twice is one row: a spreadsheet adds up what it is given
+(JSON is the message untouched). Text of a server is one line without control characters, and one that a spreadsheet would take for a
+formula gets an apostrophe in front, because a guest chooses it. Columns are the contract's own names, taken from its descriptors, so that a
+new field of a card becomes a column without being listed here; `health` after them is the verdict.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from google.rpc import status_pb2
 
 from guest_api import guest_api_pb2
+from guest_client.guestctl.output import card_cells
 from guest_client.guestctl.output.json_view import Json, view
 from guest_client.guestctl.output.statuses import code_name
 from guest_contract import card_values
+from guest_contract.health import Level
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.process.logs import escape
 
@@ -27,8 +29,19 @@ Row: TypeAlias = Sequence[Json]
 _CARD_FIELDS = [field.name for field in guest_api_pb2.GpuDevice.DESCRIPTOR.fields]
 # First what is true of the guest, then of the card.
 _GUEST_FIELDS = ["guest_id", "received_at", "status", "reason", "error", "cc_enabled", "cc_ready", "cc_devtools", "sample_age_ms"]
-CARD_COLUMNS = [*_GUEST_FIELDS, *_CARD_FIELDS]
-_LIST_COLUMNS = ["id", "state", "last_contact", "agent_version", "labels", "address", "gpus", "pci_devices", "gpus_given"]
+CARD_COLUMNS = [*_GUEST_FIELDS, *_CARD_FIELDS, "health"]
+_LIST_COLUMNS = [
+    "id",
+    "state",
+    "last_contact",
+    "agent_version",
+    "labels",
+    "address",
+    "gpus",
+    "pci_devices",
+    "gpus_given",
+    "health",
+]
 _CONTAINER_COLUMNS = [field.name for field in guest_api_pb2.Container.DESCRIPTOR.fields]
 _FORMULA = ("=", "+", "-", "@")
 
@@ -55,26 +68,30 @@ def cards(guest_id: str, answer: guest_api_pb2.GpuInfoResponse, received: Json =
     assert isinstance(shown, dict)  # noqa: S101 - a message with fields is an object
     guest = [guest_id, received, "ok", card_values.missing(answer, given), *(shown[name] for name in _GUEST_FIELDS[4:])]
     found: list[Row] = []
-    for card in answer.gpus:
-        values = view(card)
+    for card in card_cells.read(answer):
+        values = view(card.message)
         assert isinstance(values, dict)  # noqa: S101 - the same
-        judged = card_values.read(card)
-        values |= {**judged.values, "errors": [*card.errors, *judged.refused]}
-        found.append([*guest, *(values[name] for name in _CARD_FIELDS)])
-    return found or [[*guest, *[None] * len(_CARD_FIELDS)]]
+        values |= {**card.judged.values, "errors": list(card.errors)}
+        found.append([*guest, *(values[name] for name in _CARD_FIELDS), health_word(card.verdict.level)])
+    return found or [[*guest, *[None] * (len(_CARD_FIELDS) + 1)]]
+
+
+def health_word(level: Level) -> Json:
+    """An empty cell for what nobody knows."""
+    return None if level is Level.UNKNOWN else level.word
 
 
 def _failed(guest_id: str, received: Json, status: status_pb2.Status) -> Row:
     return [guest_id, received, code_name(status.code), status.message, *[None] * (len(CARD_COLUMNS) - 4)]
 
 
-def guests(answer: fleet_pb2.ListGuestsResponse) -> list[Row]:
-    """A header and one row per guest."""
+def guests(answer: fleet_pb2.ListGuestsResponse, levels: Mapping[str, Level]) -> list[Row]:
+    """A header and one row per guest; `levels` has the health of those of which it is known."""
     rows: list[Row] = [_LIST_COLUMNS]
     for guest in answer.guests:
         shown = view(guest)
         assert isinstance(shown, dict)  # noqa: S101 - a message with fields is an object
-        rows.append([shown[name] for name in _LIST_COLUMNS])
+        rows.append([*(shown[name] for name in _LIST_COLUMNS[:-1]), health_word(levels.get(guest.id, Level.UNKNOWN))])
     return rows
 
 

@@ -1,7 +1,8 @@
 """The GPUs of guests: a line per guest (none, unknown, or how many cards, CC state and age), then the cards, then what could not be read.
 
-A card is one line where the terminal is wide enough, else two (its names stand below its values), else a short paragraph: at every width
-nothing is left out but the end of a name longer than any of NVIDIA's, and no number is broken in two.
+Beside a card's values stands whether it is healthy. A card is one line where the terminal is wide enough, else two (its names stand below
+its values), else a short paragraph: at every width nothing is left out but the end of a name longer than any of NVIDIA's, and no number is
+broken in two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from guest_api import guest_api_pb2
 from guest_client.guestctl.output import card_cells, columns, statuses
-from guest_client.guestctl.output.card_cells import Card, safe
+from guest_client.guestctl.output.card_cells import TEXT_CELLS, Card, cut, safe
 from guest_client.guestctl.output.columns import Column
 from guest_contract import card_values, words
 
@@ -25,7 +26,7 @@ Outcome: TypeAlias = guest_api_pb2.GpuInfoResponse | status_pb2.Status
 
 _GUEST = (Column("Guest"), Column("GPU"))
 _NAMES = (Column("UUID"), Column("PCI address"))
-_VALUES = tuple(Column(row.column, right=True) for row in card_cells.COLUMNS)
+_VALUES = (Column("Health"), *(Column(row.column, right=True) for row in card_cells.COLUMNS))
 _INDENT = "    "
 
 
@@ -45,23 +46,28 @@ class GpuTable:
         for guest, card in found:
             if more := card.in_words(card_cells.BESIDE):
                 yield safe(f"{guest} GPU {card.index}: {', '.join(more)}")
-            for error in words.first_errors(card.errors):
-                yield safe(f"{guest} GPU {card.index}: {error}", "red")
+            yield from (safe(f"{guest} GPU {card.index}: ", "red").append_text(text) for text in _trouble(card))
 
     def _cards(self) -> Iterator[tuple[str, Card]]:
         for guest, outcome in self.outcomes.items():
             if isinstance(outcome, guest_api_pb2.GpuInfoResponse):
-                yield from ((guest, card) for card in card_cells.read(outcome.gpus))
+                # The proxy refuses an answer of more; a guest that is asked directly may send half a million.
+                yield from ((guest, card) for card in card_cells.read(outcome)[: card_values.CARDS_LIMIT])
+
+
+def _trouble(card: Card) -> list[Text]:
+    sickness = card.sickness()
+    return [cut(said, TEXT_CELLS) for said in (*([sickness] if sickness else []), *words.first_errors(card.errors))]
 
 
 def guest_line(guest: str, outcome: Outcome, given: int | None = None) -> Text:
     """`vm1: 8 GPUs, CC enabled true, CC ready true, sampled 0.3 s ago`, or what else is known of the guest."""
     if isinstance(outcome, status_pb2.Status):
-        return safe(f"{guest}: {statuses.in_words(outcome, guest)}", "red")
+        return safe(f"{guest}: ", "red").append_text(cut(statuses.in_words(outcome, guest), TEXT_CELLS))
     facts = guest_facts(outcome, given)
     if outcome.HasField("sample_age_ms"):
         facts.append(f"sampled {words.age(outcome.sample_age_ms)} ago")
-    return safe(f"{guest}: {', '.join(facts)}", "red" if outcome.error else "")
+    return safe(f"{guest}: ", "red" if outcome.error else "").append_text(cut(", ".join(facts), TEXT_CELLS))
 
 
 def guest_facts(answer: guest_api_pb2.GpuInfoResponse, given: int | None = None) -> list[str]:
@@ -87,7 +93,7 @@ def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
         (
             (safe(guest), Text(str(card.index))),
             (card_cells.uuid(card), card_cells.pci_address(card)),
-            tuple(card.cell(row) for row in card_cells.COLUMNS),
+            (card_cells.level(card.verdict.level), *(card.cell(row) for row in card_cells.COLUMNS)),
         )
         for guest, card in found
     ]
@@ -114,6 +120,5 @@ def _card_lines(found: list[tuple[str, Card]], width: int) -> Iterator[Text]:
 
 
 def _paragraph(guest: str, card: Card) -> Text:
-    names = [name for name in (card.message.uuid, card.message.pci_bus_id) if name]
-    facts = ", ".join([*names, *card.in_words(card_cells.COLUMNS)]) or "nothing is known"
-    return Text.assemble(safe(f"{guest} GPU {card.index}", "bold"), ": ", safe(facts), overflow="fold")
+    facts = [*card_cells.names(card), *map(safe, card.in_words(card_cells.COLUMNS))] or [Text("nothing is known")]
+    return Text.assemble(safe(f"{guest} GPU {card.index}", "bold"), ": ", Text(", ").join(facts), overflow="fold")

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from google.rpc import code_pb2, status_pb2
 from rich.text import Text
 
-from guest_api import guest_api_pb2
-from guest_client.guestctl.output.card_cells import safe
+from guest_client.guestctl.output import card_cells
+from guest_client.guestctl.output.card_cells import LEVEL_STYLES, TEXT_CELLS, Card, cut, safe
 from guest_client.guestctl.output.csv_view import Row
 from guest_client.guestctl.output.gpu_table import Outcome
 from guest_client.guestctl.output.json_view import Json
 from guest_client.guestctl.output.statuses import code_name, in_words
 from guest_contract import health
+from guest_contract.card_values import CARDS_LIMIT
 from guest_contract.health import Level, Reason, Verdict
 
 CSV_COLUMNS = ["guest_id", "index", "uuid", "pci_bus_id", "health", "reason", "words", "action"]
-STYLES = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.DEGRADED: "yellow", Level.FAILED: "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class GuestHealth:
     """One guest's cards with their verdicts, and what is true of none of them. `stopped`: there is nothing to judge."""
 
     guest: str
-    cards: tuple[tuple[guest_api_pb2.GpuDevice, Verdict], ...] = ()
+    cards: tuple[Card, ...] = ()
     beside: tuple[Reason, ...] = ()
     stopped: bool = False
 
     @property
     def level(self) -> Level:
         """The worst of it."""
-        return max([Level.OK, *(verdict.level for _, verdict in self.cards), *(reason.level for reason in self.beside)])
+        return max([Level.OK, *(card.verdict.level for card in self.cards), *(reason.level for reason in self.beside)])
 
 
 def judge(guest: str, outcome: Outcome, cards_given: int | None = None) -> GuestHealth:
@@ -48,8 +48,7 @@ def judge(guest: str, outcome: Outcome, cards_given: int | None = None) -> Guest
             return GuestHealth(guest, stopped=True)
         action = "See whether the guest runs and its agent answers: guestctl list."
         return GuestHealth(guest, beside=(Reason(code_name(outcome.code), Level.UNKNOWN, in_words(outcome, guest), action),))
-    cards = tuple(zip(outcome.gpus, health.judge_cards(outcome), strict=True))
-    return GuestHealth(guest, cards, tuple(health.beside_cards(outcome, cards_given)))
+    return GuestHealth(guest, tuple(card_cells.read(outcome)), tuple(health.beside_cards(outcome, cards_given)))
 
 
 def lines(found: Iterable[GuestHealth]) -> Iterator[Text]:
@@ -63,11 +62,13 @@ def lines(found: Iterable[GuestHealth]) -> Iterator[Text]:
             yield safe(f"{guest.guest}: stopped")
         for reason in guest.beside:
             yield _line(guest.guest, Verdict(reason.level, (reason,)))
-        for card, verdict in guest.cards:
-            counts[verdict.level] += 1
-            if verdict.level is not Level.OK:
-                name = f" {card.uuid or card.pci_bus_id}".rstrip()
-                yield _line(f"{guest.guest} GPU {card.index}{name}", verdict)
+        sick = [card for card in guest.cards if card.verdict.level is not Level.OK]
+        counts.update(card.verdict.level for card in guest.cards)
+        for card in sick[:CARDS_LIMIT]:
+            name = "".join(f" {name.plain}" for name in card_cells.names(card)[:1])
+            yield _line(f"{guest.guest} GPU {card.index}{name}", card.verdict)
+        if len(sick) > CARDS_LIMIT:
+            yield safe(f"{guest.guest}: and {len(sick) - CARDS_LIMIT} more")
     parts = [
         f"{counts[level]} {level.word}" for level in (Level.OK, Level.DEGRADED, Level.FAILED, Level.UNKNOWN) if counts[level]
     ]
@@ -78,7 +79,8 @@ def lines(found: Iterable[GuestHealth]) -> Iterator[Text]:
 def _line(whose: str, verdict: Verdict) -> Text:
     why = "; ".join(reason.words for reason in verdict.reasons)
     what = " ".join(dict.fromkeys(reason.action for reason in verdict.reasons))
-    return Text.assemble(safe(whose), ": ", (verdict.level.word, STYLES[verdict.level]), ": ", safe(f"{why}. {what}"))
+    said = cut(why, TEXT_CELLS).append(". ").append_text(safe(what))
+    return Text.assemble(safe(whose), ": ", (verdict.level.word, LEVEL_STYLES[verdict.level]), ": ", said)
 
 
 def as_json(guest: GuestHealth) -> Json:
@@ -86,22 +88,23 @@ def as_json(guest: GuestHealth) -> Json:
     cards: list[Json] = [
         {
             "index": card.index,
-            "uuid": card.uuid,
-            "pci_bus_id": card.pci_bus_id,
-            "health": verdict.level.word,
-            "reasons": [_reason(reason) for reason in verdict.reasons],
+            "uuid": card.message.uuid,
+            "pci_bus_id": card.message.pci_bus_id,
+            "health": card.verdict.level.word,
+            "reasons": [reason_json(reason) for reason in card.verdict.reasons],
         }
-        for card, verdict in guest.cards
+        for card in guest.cards
     ]
     return {
         "guest_id": guest.guest,
         "health": "stopped" if guest.stopped else guest.level.word,
-        "reasons": [_reason(reason) for reason in guest.beside],
+        "reasons": [reason_json(reason) for reason in guest.beside],
         "cards": cards,
     }
 
 
-def _reason(reason: Reason) -> Json:
+def reason_json(reason: Reason) -> Json:
+    """A reason for a script."""
     return {"code": reason.code, "health": reason.level.word, "words": reason.words, "action": reason.action}
 
 
@@ -109,11 +112,11 @@ def as_rows(guest: GuestHealth) -> Iterator[Row]:
     """A row for each reason; one without a reason for a card that is ok, and for a guest without cards."""
     for reason in guest.beside:
         yield [guest.guest, None, None, None, reason.level.word, reason.code, reason.words, reason.action]
-    for card, verdict in guest.cards:
-        whose: Row = [guest.guest, card.index, card.uuid, card.pci_bus_id]
-        for reason in verdict.reasons:
+    for card in guest.cards:
+        whose: Row = [guest.guest, card.index, card.message.uuid, card.message.pci_bus_id]
+        for reason in card.verdict.reasons:
             yield [*whose, reason.level.word, reason.code, reason.words, reason.action]
-        if not verdict.reasons:
-            yield [*whose, verdict.level.word, None, None, None]
+        if not card.verdict.reasons:
+            yield [*whose, card.verdict.level.word, None, None, None]
     if not guest.beside and not guest.cards:
         yield [guest.guest, None, None, None, "stopped" if guest.stopped else guest.level.word, None, None, None]

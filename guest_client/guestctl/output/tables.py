@@ -7,7 +7,7 @@ something that is no terminal, lines are as long as they need to be and hold no 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
@@ -16,17 +16,18 @@ from rich.table import Table
 from rich.text import Text
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl.output import stdout
-from guest_client.guestctl.output.card_cells import cut, safe
+from guest_client.guestctl.output import card_cells, stdout
+from guest_client.guestctl.output.card_cells import TEXT_CELLS, cut, safe
 from guest_client.guestctl.output.gpu_table import GpuTable
 from guest_contract import system_values, words
+from guest_contract.health import Level
 from guest_contract.words import UNKNOWN
 from guest_fleet.v1 import fleet_pb2
 
 # Wider than any line that we write: 1024 cards are rows, not columns, and the longest text of a guest is an error of 1 KiB.
 NOT_A_TERMINAL_WIDTH = 20_000
-# The longest honest text is an image's name with its digest. A guest may send 1 MiB; JSON has it whole.
-TEXT_CELLS = 400
+# Lines of one fact (`wg show`), and rows of one table: the proxy lets no more through, a guest that is asked directly may send a million.
+ROWS_LIMIT = 4096
 _STATES = {
     fleet_pb2.GUEST_STATE_SERVING: Text("serving", "green"),
     fleet_pb2.GUEST_STATE_UNREACHABLE: Text("unreachable", "red"),
@@ -48,8 +49,6 @@ def show(answer: Message, vm_id: str | None, gpus_given: int | None = None) -> s
             return render(_network(answer))
         case guest_api_pb2.ListContainersResponse():
             return render(_containers(answer))
-        case fleet_pb2.ListGuestsResponse():
-            return render(_guests(answer))
         case Empty():
             return "the guest answered: it powers off\n"
     raise AssertionError(type(answer))
@@ -89,10 +88,10 @@ def _system(info: guest_api_pb2.SystemInfo) -> Group:
         ("Swap", f"{used_swap} used, {free_swap} free of {total_swap}"),
     )
     disks = _table("Disk", "Mounted on", ">Free", ">Size")
-    for disk in info.disks:
+    for disk in info.disks[:ROWS_LIMIT]:
         free_size = disk.free_size if disk.free_size <= disk.total_size else None
         disks.add_row(_cell(disk.name), _cell(disk.mount_point), Text(words.size(free_size)), Text(words.size(disk.total_size)))
-    return Group(facts, disks) if info.disks else Group(facts)
+    return Group(facts, disks, *_more(info.disks)) if info.disks else Group(facts)
 
 
 def _network(info: guest_api_pb2.NetworkInformation) -> Group:
@@ -102,28 +101,33 @@ def _network(info: guest_api_pb2.NetworkInformation) -> Group:
         ("WireGuard", info.wg_info),
     )
     table = _table("Interface", "Addresses", ">Received", ">Sent", ">Errors in", ">Errors out")
-    for each in info.interfaces:
+    for each in info.interfaces[:ROWS_LIMIT]:
         addresses = ", ".join(f"{address.address}/{address.prefix}" for address in each.addresses)
         row = (addresses, words.size(each.rx_bytes), words.size(each.tx_bytes), str(each.rx_errors), str(each.tx_errors))
         table.add_row(*map(_cell, (each.name, *row)))
-    return Group(facts, table) if info.interfaces else Group(facts)
+    return Group(facts, table, *_more(info.interfaces)) if info.interfaces else Group(facts)
 
 
 def _containers(answer: guest_api_pb2.ListContainersResponse) -> RenderableType:
     if not answer.containers:
         return Text("no containers")
     table = _table("Container", "Name", "Image", "State", "Status", "Created")
-    for each in answer.containers:
+    for each in answer.containers[:ROWS_LIMIT]:
         names = ", ".join(name.removeprefix("/") for name in each.names)
         row = (each.id[:12], names, each.image, each.state, each.status, words.moment(each.created))
         table.add_row(*map(_cell, row))
-    return table
+    return Group(table, *_more(answer.containers))
 
 
-def _guests(answer: fleet_pb2.ListGuestsResponse) -> RenderableType:
+def _more(entries: Sequence[object]) -> list[Text]:
+    return [Text(f"and {len(entries) - ROWS_LIMIT} more, see -o json")] if len(entries) > ROWS_LIMIT else []
+
+
+def guests(answer: fleet_pb2.ListGuestsResponse, levels: Mapping[str, Level]) -> RenderableType:
+    """The guests that a proxy knows; `levels` has the health of those of which it is known."""
     if not answer.guests:
         return Text("the proxy knows no guests")
-    table = _table("Guest", "State", "Last contact", "Agent", "Labels", "Address")
+    table = _table("Guest", "State", "Health", "Last contact", "Agent", "Labels", "Address")
     remarks: list[Text] = []
     for guest in answer.guests:
         on_bus = guest.pci_devices if guest.HasField("pci_devices") else None
@@ -133,7 +137,8 @@ def _guests(answer: fleet_pb2.ListGuestsResponse) -> RenderableType:
         contact = words.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else UNKNOWN
         labels = ", ".join(f"{key}={guest.labels[key]}" for key in sorted(guest.labels))
         state = _STATES.get(guest.state, Text("unknown"))
-        table.add_row(safe(guest.id), state, *map(_cell, (contact, guest.agent_version, labels, guest.address)))
+        health = card_cells.level(levels.get(guest.id, Level.UNKNOWN))
+        table.add_row(safe(guest.id), state, health, *map(_cell, (contact, guest.agent_version, labels, guest.address)))
     return Group(table, *remarks)
 
 
@@ -159,4 +164,5 @@ def _facts(*facts: tuple[str, str]) -> Table:
 
 def _lines(value: str) -> Iterable[Text]:
     """The text of one fact, which alone may have several lines (`wg show`)."""
-    return (safe(line) for line in value.rstrip("\n").split("\n"))
+    lines = value.rstrip("\n").split("\n", ROWS_LIMIT)
+    return (cut(line, TEXT_CELLS) for line in lines)

@@ -101,7 +101,7 @@ class Board:
         entry.outcome, entry.cards, entry.sums = outcome, (), NO_CARDS
         if outcome.WhichOneof("outcome") == "gpu_info":
             answer = outcome.gpu_info
-            entry.cards = tuple(card_cells.read(sorted(answer.gpus, key=lambda card: card.index)))
+            entry.cards = tuple(sorted(card_cells.read(answer), key=lambda card: card.index))
             entry.sums = card_sums.of_cards(answer.gpus)
             age = answer.sample_age_ms / 1000 if answer.HasField("sample_age_ms") else None
             entry.sampled_at = None if age is None else now - age - self._kept_seconds(outcome)

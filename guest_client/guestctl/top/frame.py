@@ -20,6 +20,7 @@ from guest_client.guestctl.top.fleet_state import Board, Entry
 from guest_contract import card_sums, words
 from guest_contract.card_fields import FIELDS
 from guest_contract.card_row import Field
+from guest_contract.health import Level
 from guest_contract.words import UNKNOWN
 
 _BAR_CELLS = 10
@@ -50,6 +51,7 @@ def _value(row: Field) -> Shown:
 _COLUMNS = (
     Shown(Column("Guest"), lambda _board, entry, _card: safe(entry.guest_id)),
     Shown(Column("GPU", right=True), lambda _board, _entry, card: Text(str(card.index))),
+    Shown(Column("Health"), lambda _board, _entry, card: card_cells.level(card.verdict.level), 11),
     Shown(Column("Load"), lambda _board, _entry, card: _bar(card), 2),
     *map(_value, card_cells.COLUMNS),
     Shown(Column("Age", right=True), lambda board, entry, _card: Text(_age(board, entry)), 7),
@@ -99,6 +101,8 @@ def totals(board: Board) -> Text:
     text = Text(_count(len(entries), "guest"), no_wrap=True, overflow="ellipsis")
     if failing:
         text.append(f", {failing} failing", "red")
+    if sick := sum(card.verdict.level > Level.UNKNOWN for entry in entries for card in entry.cards):
+        text.append(f", {_count(sick, 'card')} not ok", "red")
     text.append(f"; {_count(sums.cards, 'GPU')}")
     for each in sums.said() if sums.cards else ():
         name = "at " if each.field is _LOAD else "" if each.number != UNKNOWN else f"{each.title.lower()} "
