@@ -9,7 +9,17 @@ from typing import Any
 import click
 
 from guest_client.guestctl import completion
-from guest_client.guestctl.options import Seconds, group_options, many_guests, one_guest, shared_options, stream_options, together
+from guest_client.guestctl.options import (
+    GuestId,
+    group_options,
+    many_guests,
+    max_age_option,
+    one_card,
+    one_guest,
+    shared_options,
+    stream_options,
+    together,
+)
 from guest_client.guestctl.reading import read_question
 from guest_client.guestctl.request import SORTS, Chosen, Question, Subject
 from guest_transport.process.logs import escape
@@ -34,9 +44,7 @@ def guestctl(**_shared: Any) -> None:
 @guestctl.command(short_help="GPUs of one guest, of several, or of all (--all).", epilog=_MORE)
 @many_guests
 @click.option("--all", "every", is_flag=True, help="All guests that the proxy knows, each as soon as it answers.")
-@click.option(
-    "--max-age", type=Seconds(least=0), help="Refuse an older sample: the guest then takes a new one, and answers with that."
-)
+@max_age_option
 @shared_options
 @click.pass_context
 def gpu(
@@ -63,12 +71,37 @@ def health(context: click.Context, /, ids: tuple[str, ...], selectors: Any, **_s
     A line for each card that is not ok: why, and what to do. Exit status 0: every card is ok; 6: a card is degraded, failed, unknown or
     missing.
     """
-    of_a_guest = context.params["guest"] is not None or (context.parent and context.parent.params["guest"] is not None)
     if len(ids) == 1 and not selectors:
         return read_question(context, Subject.HEALTH, ids[0])
-    if of_a_guest and not ids and not selectors:
+    if _asks_a_guest(context) and not ids and not selectors:
         return read_question(context, Subject.HEALTH)
     return read_question(context, Subject.HEALTH, chosen=_chosen(ids, selectors))
+
+
+def _asks_a_guest(context: click.Context) -> bool:
+    return context.params["guest"] is not None or (context.parent is not None and context.parent.params["guest"] is not None)
+
+
+@guestctl.command(short_help="Everything about one card, by group, and whether it is healthy.", epilog=_MORE)
+@one_card
+@max_age_option
+@shared_options
+@click.pass_context
+def card(context: click.Context, /, where: tuple[str, ...], max_age: float | None, **_shared: Any) -> Question:
+    """Everything about one card.
+
+    Its verdict with why and what to do, and every value by group with its unit. A dash is a value that was asked and is unset; groups that
+    the guest's agent was not told to ask (gpu.groups) are named at the end. The card is named by its INDEX or UUID, or by its PCI address.
+    """
+    if _asks_a_guest(context):
+        if len(where) != 1:
+            raise click.UsageError("with --guest there is one guest only: give the card alone, guestctl card INDEX|UUID")
+        return read_question(context, Subject.CARD, card=where[0], max_age_seconds=max_age)
+    if len(where) != 2 or "" in where:
+        raise click.UsageError("which card? give the guest's ID and the card: guestctl card ID INDEX|UUID")
+    return read_question(
+        context, Subject.CARD, GuestId().convert(where[0], None, context), card=where[1], max_age_seconds=max_age
+    )
 
 
 def _of_one_guest(subject: Subject, what: str) -> None:

@@ -130,6 +130,22 @@ def one_guest(command: F) -> F:
     return argument(command)
 
 
+def one_card(command: F) -> F:
+    """One ID, left out with --guest, and a card of that guest."""
+    argument: Callable[[F], F] = click.argument(
+        "where", metavar="[ID] INDEX|UUID", nargs=-1, required=True, shell_complete=complete_guest_ids
+    )
+    return argument(command)
+
+
+def max_age_option(command: F) -> F:
+    """How old an answer may be."""
+    option: Callable[[F], F] = click.option(
+        "--max-age", type=Seconds(least=0), help="Refuse an older sample: the guest then takes a new one, and answers with that."
+    )
+    return option(command)
+
+
 def many_guests(command: F) -> F:
     """Any number of IDs, and a selector."""
     for option in (

@@ -23,7 +23,7 @@ from guest_client.guestctl.request import (
 # Questions about all guests of a host, or about the host itself; a guest has no answer.
 _OF_A_PROXY = {Subject.LIST, Subject.TOP, Subject.WATCH}
 # Answers that are rows.
-_HAS_CSV = {Subject.LIST, Subject.GPU, Subject.TOP, Subject.WATCH, Subject.CONTAINERS, Subject.HEALTH}
+_HAS_CSV = {Subject.LIST, Subject.GPU, Subject.TOP, Subject.WATCH, Subject.CONTAINERS, Subject.HEALTH, Subject.CARD}
 
 
 def read_question(

@@ -35,6 +35,7 @@ class Subject(Enum):
     TOP = "top"
     WATCH = "watch"
     HEALTH = "health"
+    CARD = "card"
 
 
 class Output(Enum):
@@ -85,6 +86,8 @@ class Question:
     access: Access = Access()
     timeout_seconds: float | None = None
     max_age_seconds: float | None = None
+    # Of `card` alone: an index, a UUID or a PCI address.
+    card: str = ""
     # Of `top` and `watch` alone.
     interval_seconds: float = 5.0
     count: int | None = None

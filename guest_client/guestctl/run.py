@@ -18,7 +18,7 @@ from guest_client.errors import (
     InvalidAddressError,
     UnavailableError,
 )
-from guest_client.guestctl import connect
+from guest_client.guestctl import card, connect
 from guest_client.guestctl.fleet import collecting, health, listing, watching
 from guest_client.guestctl.output import csv_view, json_view, stdout, tables
 from guest_client.guestctl.output.remarks import Say, UnknownFields
@@ -46,8 +46,10 @@ def answer(question: Question, say: Say) -> None:
     """Ask and show, with remarks on what is not shown to `say`; raises CallFailed, OutputError."""
     try:
         _answer(question, say)
-    except listing.NoSuchGuestError as error:
+    except (listing.NoSuchGuestError, card.NoSuchCardError) as error:
         raise CallFailed(str(error), EXIT_STATUS[GuestNotFoundError]) from error
+    except card.CardsUnknownError as error:
+        raise CallFailed(str(error), 1) from error
     except ClientError as error:
         raise CallFailed(f"{error}{_hint(error, question)}", EXIT_STATUS.get(type(error), 1)) from error
 
@@ -74,6 +76,8 @@ def _answer(question: Question, say: Say) -> None:
 
 
 def _text(question: Question, reply: Message, gpus_given: int | None) -> str:
+    if question.subject is Subject.CARD and isinstance(reply, guest_api_pb2.GpuInfoResponse):
+        return card.text(question, reply)
     if question.output is Output.JSON:
         return json_view.to_text(json_view.view(reply))
     if question.output is Output.CSV and isinstance(reply, guest_api_pb2.GpuInfoResponse):
@@ -105,6 +109,7 @@ def _ask(question: Question) -> tuple[Message, int | None]:
         with connect.guest_client(question) as guest:
             calls = {
                 Subject.GPU: partial(guest.gpu_info, max_age_seconds=max_age),
+                Subject.CARD: partial(guest.gpu_info, max_age_seconds=max_age),
                 Subject.INFO: guest.info,
                 Subject.SYS: guest.sys_info,
                 Subject.NET: guest.network_info,
@@ -115,6 +120,7 @@ def _ask(question: Question) -> tuple[Message, int | None]:
     with connect.proxy_client(question) as proxy:
         calls = {
             Subject.GPU: partial(proxy.gpu_info, question.vm_id, max_age_seconds=max_age),
+            Subject.CARD: partial(proxy.gpu_info, question.vm_id, max_age_seconds=max_age),
             Subject.INFO: partial(proxy.info, question.vm_id),
             Subject.SYS: partial(proxy.sys_info, question.vm_id),
             Subject.NET: partial(proxy.network_info, question.vm_id),

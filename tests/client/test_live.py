@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from guest_contract.card_fields import DEFAULT_GROUPS
 from tests.client.fake_proxy import Fleet
 from tests.client.terminal import COMMAND, ENTER, LEAVE, Terminal, environment, on_terminal, widest, without_looks
 from tests.round_trip.processes import running
@@ -290,3 +291,12 @@ def test_control_c_while_one_guest_is_silent_shows_those_that_answered(fleet: Fl
         assert "vm1: 1 GPU" in text
         assert "vm2: no NVIDIA GPU" in text
     fleet.collect_goes_on.set()
+
+
+def test_everything_of_one_card_of_a_real_guest_is_shown_by_its_uuid(proxy: str) -> None:
+    cards = json.loads(_process("-o", "json", "gpu", "vm-big", "--proxy", proxy).communicate(timeout=30)[0])["gpus"]
+    shown, _ = _process("card", "vm-big", cards[3]["uuid"], "--proxy", proxy).communicate(timeout=30)
+    assert shown.startswith("vm-big GPU 3: ok\n")
+    groups = {line for line in shown.splitlines() if not line.startswith(" ")}
+    assert {"base", *DEFAULT_GROUPS} <= groups
+    assert "not asked: serial, throughput" in shown
