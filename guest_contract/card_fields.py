@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 # Asked in every sample, whatever groups are configured; the others only where gpu.groups names them.
 BASE = "base"
-IDENTIFYING, SERIAL, LIMITS, ACTIVITY, HEALTH, CC, MIG, THROUGHPUT = (
-    "identity", "serial", "limits", "activity", "health", "cc", "mig", "throughput",
+IDENTIFYING, SERIAL, LIMITS, ACTIVITY, HEALTH, CC, MIG, PROCESSES, THROUGHPUT = (
+    "identity", "serial", "limits", "activity", "health", "cc", "mig", "processes", "throughput",
 )  # fmt: skip
 # What gpu.groups is where nobody says otherwise: all but what costs tens of milliseconds, and what names the owner's property.
 DEFAULT_GROUPS = (IDENTIFYING, LIMITS, ACTIVITY, HEALTH, CC, MIG)
@@ -384,8 +384,12 @@ QUESTIONS_OF: Mapping[str, tuple[str, ...]] = {
     group: tuple(dict.fromkeys(row.question for row in ROWS if row.group == group))
     for group in dict.fromkeys(row.group for row in ROWS)
 }
+# A group's repeated messages: a question of its own, asked after the group's others. They are no values of the card, and have no rows.
+LISTS: Mapping[str, str] = {MIG: "mig_instances", PROCESSES: "process_list"}
+# Seven times what NVML knows of instances; what a page and its series hold of a card.
+INSTANCES_LIMIT = 64
 # What gpu.groups may name.
-GROUPS = tuple(group for group in QUESTIONS_OF if group != BASE)
+GROUPS = (*(group for group in QUESTIONS_OF if group != BASE), PROCESSES)
 
 
 def page_title(row: Field) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from typing import NamedTuple
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, XidCount
-from guest_contract.card_fields import BASE, GROUPS, HEALTH, OF_GUEST, ROWS
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, INSTANCES_LIMIT, MEMORY_LIMIT_BYTES, MIG, OF_GUEST, ROWS, TEXT_LIMIT
 from guest_contract.card_values import BESIDE, COLUMN_OF, Columns, judged_columns, once, pci_devices, repeated
 from guest_contract.health import Level, judge_cards
 from guest_metrics import table
@@ -59,6 +59,11 @@ def add_gpus(lines: Lines, reply: GpuInfoResponse, groups: Collection[str] = ALL
                 lines.put_numbers(table.GPU_QUERY_ERRORS, zip(labels, map(len, columns[_ERRORS]), strict=True))
             elif group == HEALTH:
                 _add_health(lines, reply, first)
+            elif group == MIG:
+                for instance in _instances(reply):
+                    for family, number in zip(_OF_INSTANCE, instance.numbers, strict=True):
+                        if number is not None:
+                            lines.add(family, number, *instance.labels)
 
 
 def _columns(reply: GpuInfoResponse, devices: Sequence[GpuDevice]) -> Columns:
@@ -133,6 +138,10 @@ def read_gpus(reply: GpuInfoResponse, groups: Collection[str] = ALL_GROUPS) -> T
                 said, more = _read_health(reply)
                 names += said
                 numbers += more
+            elif group == MIG:
+                for instance in _instances(reply):
+                    names.append(instance.labels)
+                    numbers += instance.numbers
     return tuple(names), numbers
 
 
@@ -144,6 +153,32 @@ def _read_health(reply: GpuInfoResponse) -> tuple[list[Hashable], list[Number | 
     numbers += [1] * sum(map(len, codes))
     numbers += [xid.times for xid in xids]
     return [*codes, *((xid.card, xid.number) for xid in xids)], numbers
+
+
+_OF_INSTANCE = (table.GPU_MIG_MEMORY_TOTAL, table.GPU_MIG_MEMORY_USED)
+
+
+class Instance(NamedTuple):
+    """One MIG instance: its labels, and the numbers of _OF_INSTANCE."""
+
+    labels: tuple[str, ...]
+    numbers: tuple[int | None, int | None]
+
+
+def _instances(reply: GpuInfoResponse) -> list[Instance]:
+    """The instances of all cards, the first INSTANCES_LIMIT of each, each once; what is impossible is unknown."""
+    found: dict[tuple[str, ...], Instance] = {}
+    for card in once(reply.gpus):
+        for each in card.mig_instances[:INSTANCES_LIMIT]:
+            compute = str(each.compute_instance) if each.HasField("compute_instance") else ""
+            profile = each.profile if len(each.profile) <= TEXT_LIMIT else ""
+            labels = (*_identity(card), str(each.gpu_instance), compute, profile)
+            total = each.memory_total_bytes if 0 < each.memory_total_bytes <= MEMORY_LIMIT_BYTES else None
+            used = (
+                each.memory_used_bytes if each.HasField("memory_used_bytes") and each.memory_used_bytes <= (total or 0) else None
+            )
+            found.setdefault(labels, Instance(labels, (total, used)))
+    return list(found.values())
 
 
 class Xid(NamedTuple):

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from guest_contract.card_fields import BASE, HEALTH, IDENTITY, OF_GUEST, ROWS
+from guest_contract.card_fields import BASE, HEALTH, IDENTITY, MIG, OF_GUEST, ROWS
 from guest_contract.card_row import Field
 
 
@@ -187,6 +187,9 @@ GPU_XID_LAST = _gauge(
     "xid",
     group=HEALTH,
 )
+_INSTANCE_LABELS = (*CARD_LABELS, "gpu_instance", "compute_instance", "profile")
+GPU_MIG_MEMORY_TOTAL = _gauge("dstack_gpu_mig_memory_total_bytes", "Memory of a MIG instance.", *_INSTANCE_LABELS, group=MIG)
+GPU_MIG_MEMORY_USED = _gauge("dstack_gpu_mig_memory_used_bytes", "Memory in use of a MIG instance.", *_INSTANCE_LABELS, group=MIG)
 GPU_NVML_DEVICES = _gauge("dstack_gpu_nvml_devices", "Cards that the driver lists; absent when the driver could not be asked.")
 GPU_PCI_DEVICES = _gauge("dstack_gpu_pci_devices", "NVIDIA cards on the guest's PCI bus; absent when the bus could not be read.")
 GPU_REPEATED_DEVICES = _gauge(
@@ -205,6 +208,8 @@ GPU_FAMILIES = (
     GPU_HEALTH_REASON,
     GPU_XID_ERRORS,
     GPU_XID_LAST,
+    GPU_MIG_MEMORY_TOTAL,
+    GPU_MIG_MEMORY_USED,
     GPU_NVML_DEVICES,
     GPU_PCI_DEVICES,
     GPU_REPEATED_DEVICES,

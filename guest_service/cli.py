@@ -160,7 +160,7 @@ def check_config(config: Path) -> int:
     "--groups",
     metavar="LIST",
     help="Ask for these groups of values beside the base values, with commas between: "
-    "identity, serial, limits, activity, health, cc, mig, throughput.",
+    "identity, serial, limits, activity, health, cc, mig, throughput, processes.",
 )
 def gpu_info(simulate: str | None, nvml_library: str | None, groups: str | None) -> int:
     """Take one GPU sample and print it as a line of JSON: the contract's GpuInfoResponse.

@@ -25,7 +25,7 @@ AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
 KERNEL_LOG = "/dev/kmsg"
 # IFNAMSIZ less its terminating zero (linux/if.h).
 # The groups of guest_contract.card_fields.
-Group = Literal["identity", "serial", "limits", "activity", "health", "cc", "mig", "throughput"]
+Group = Literal["identity", "serial", "limits", "activity", "health", "cc", "mig", "throughput", "processes"]
 InterfacePrefix = Annotated[str, msgspec.Meta(min_length=1, max_length=15)]
 
 

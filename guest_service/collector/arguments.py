@@ -12,7 +12,7 @@ Take one sample of the GPUs and print it as one line of JSON (the contract's Gpu
   --simulate RACK      sample a simulated rack: h200, h200x8, none, no-driver, sick-h200x8, or a TOML file
   --nvml-library FILE  load NVML from exactly this file instead of libnvidia-ml.so.1
   --groups LIST        ask for these groups of values beside the base values, with commas between: identity, serial,
-                       limits, activity, health, cc, mig, throughput
+                       limits, activity, health, cc, mig, throughput, processes
   --help               show this text
 
 Exit status: 0 with a result ("no driver" is one), 1 when stdout cannot be written, 2 for wrong arguments or a refused rack.

@@ -84,11 +84,13 @@ class Whole:
     def add(self, part: "Part") -> None:
         """Put one part into its place."""
         if "cards" in part:
-            from guest_contract.card_fields import BASE, ROWS  # noqa: PLC0415 (loaded while NVML started)
+            from guest_contract.card_fields import BASE, LISTS, ROWS  # noqa: PLC0415 (loaded while NVML started)
 
             unset = dict.fromkeys(row.name for row in ROWS if row.group == BASE or row.group in self._groups)
+            lists = [LISTS[group] for group in self._groups if group in LISTS]
             self.tree["gpus"] = [
-                {"index": index, "uuid": "", "pci_bus_id": "", **unset, "errors": []} for index in range(part["cards"])
+                {"index": index, "uuid": "", "pci_bus_id": "", **unset, **{name: [] for name in lists}, "errors": []}
+                for index in range(part["cards"])
             ]
         elif "card" in part:
             card = self.tree["gpus"][part["card"]]

@@ -9,7 +9,7 @@ comes (parts.py), and what did not answer last time is asked last, so that a car
 
 from __future__ import annotations
 
-from guest_contract.card_fields import BASE, FIELDS, POWER_LIMIT_MW, QUESTIONS, QUESTIONS_OF, judge
+from guest_contract.card_fields import BASE, FIELDS, LISTS, POWER_LIMIT_MW, QUESTIONS, QUESTIONS_OF, judge
 from guest_service.collector.failure import (
     ERROR_LIMIT_CHARACTERS,
     FUNCTION_NOT_FOUND,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         def uuid(self, device: Any) -> str: ...  # noqa: D102
         def pci_bus_id(self, device: Any) -> str: ...  # noqa: D102
         def ask(self, question: str, device: Any) -> tuple[Any, ...]: ...  # noqa: D102
+        def ask_list(self, question: str, device: Any) -> tuple[list[Value], str]: ...  # noqa: D102
         def power_limit(self, device: Any) -> int: ...  # noqa: D102
         def cc_settings(self) -> tuple[int, int, int, int | None]: ...  # noqa: D102
         def driver_version(self) -> str: ...  # noqa: D102
@@ -174,8 +175,10 @@ class Card:
     def ask(self, group: str) -> None:
         """The group's questions, in the table's order."""
         if self._device is not None:
-            for question in QUESTIONS_OF[group]:
+            for question in QUESTIONS_OF.get(group, ()):
                 self._read(question)
+            if group in LISTS:
+                self._read_list(LISTS[group])
 
     def _read(self, question: str) -> None:
         """Ask one question, and tell what stands of its answer."""
@@ -189,6 +192,12 @@ class Card:
             given["power_limit_mw"] = self._limit()
         stands, reasons = judge(given)
         self._tell(question, {field: stands[field] for field in fields}, reasons.get(question, ""))
+
+    def _read_list(self, question: str) -> None:
+        """Ask for the repeated messages of a group; entries that could be read stand beside the reason why others could not."""
+        answer, reason = self._asked(question, lambda: self._driver.ask_list(question, self._device))
+        entries, failure = answer or ([], "")
+        self._tell(question, {question: entries}, failure or reason)
 
     def _read_text(self, question: str, ask: Callable[[Any], str]) -> None:
         text, reason = self._asked(question, lambda: ask(self._device))
@@ -217,4 +226,5 @@ class Card:
 
 def _is_normal(question: str, failure: NvmlFailure) -> bool:
     """Whether a group's question failed because the card or the driver does not have the value."""
-    return question in QUESTIONS and FIELDS[QUESTIONS[question][0]].group != BASE and failure.code in NOT_APPLICABLE
+    of_group = question in LISTS.values() or (question in QUESTIONS and FIELDS[QUESTIONS[question][0]].group != BASE)
+    return of_group and failure.code in NOT_APPLICABLE

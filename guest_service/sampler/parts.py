@@ -39,12 +39,28 @@ class _Machine(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_def
     groups: list[str] | None = None
 
 
+class _MigInstance(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    gpu_instance: int
+    compute_instance: int | None = None
+    uuid: str = ""
+    profile: str = ""
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+
+
+class _Process(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    pid: int
+    used_memory_bytes: int | None = None
+
+
 _TYPES = {TEXT_VALUE: str, FLAG: bool}
 _Values = msgspec.defstruct(
     "_Values",
     [
         ("uuid", str | msgspec.UnsetType, msgspec.UNSET),
         ("pci_bus_id", str | msgspec.UnsetType, msgspec.UNSET),
+        ("mig_instances", list[_MigInstance] | msgspec.UnsetType, msgspec.UNSET),
+        ("process_list", list[_Process] | msgspec.UnsetType, msgspec.UNSET),
         *((row.name, _TYPES.get(row.unit, int) | None | msgspec.UnsetType, msgspec.UNSET) for row in ROWS),
     ],
     forbid_unknown_fields=True,

@@ -107,6 +107,10 @@ class SimulatedDriver:
             case "power":
                 _shift(values, power_usage_mw=round(POWER_SWING_SHARE * values["power_usage_mw"] * load))
 
+    def ask_list(self, question: str, device: int) -> tuple[list[dict[str, Any]], str]:
+        """The question's entries as in the rack."""
+        return [dict(entry) for entry in self._card(device, question).lists.get(question, ())], ""
+
     def power_limit(self, device: int) -> int:  # noqa: ARG002 (the question has a device, a rack no limits)
         """Not in a rack."""
         raise NvmlFailure(NOT_SUPPORTED)

@@ -9,6 +9,7 @@
     jitter                                  whether values move with time
     [every_card]                            what holds for each card that does not say otherwise: values and jitter
     [[card]]                                the contract's field names (GpuDevice), and jitter for this card alone
+    [[card.mig_instances]]                  the contract's MigInstance; [[card.process_list]] its GpuProcess
     listed                                  false: on the bus, and the driver does not show it
     [card.fail]                             device, uuid, pci_bus_id or a question of guest_contract.card_fields: an NVML code, or "hang"
 
@@ -25,7 +26,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, IDENTITY_QUESTIONS, QUESTIONS, ROWS
+from guest_contract.card_fields import (
+    CHECKS,
+    FIELDS,
+    IDENTITY,
+    IDENTITY_QUESTIONS,
+    INSTANCES_LIMIT,
+    LISTS,
+    MEMORY_LIMIT_BYTES,
+    QUESTIONS,
+    ROWS,
+)
 from guest_contract.card_row import FLAG, TEXT_VALUE, Field, Value
 from guest_service.collector.failure import DRIVER_NOT_LOADED
 from guest_service.simulator.table import RackError, Table
@@ -42,14 +53,16 @@ CODE_LIMIT = 999  # NVML's last code, "unknown error"
 PRINTABLE = re.compile(r"[ -~]{1,95}")  # NVML's longest buffer takes 96 bytes with its end
 PRINTABLE_MEANING = "1 to 95 printable ASCII characters"
 PCI_ADDRESS = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]")
-FAILING_FIELDS = (*IDENTITY_QUESTIONS, *QUESTIONS)
+FAILING_FIELDS = (*IDENTITY_QUESTIONS, *QUESTIONS, *LISTS.values())
 TOP_KEYS = (
     "driver_version", "cc_enabled", "cc_devtools", "cc_ready", "cuda_driver_version", "nvml_version", "cc_multi_gpu_mode", "init_seconds",
     "fail_init", "jitter", "every_card", "card",
 )  # fmt: skip
 # NVML knows 0 to 2 (none, protected PCIe, encrypted NVLink); a rack may try what comes next.
 MULTI_GPU_MODE_LIMIT = 15
-CARD_KEYS = (*IDENTITY, *FIELDS, "jitter", "listed", "fail")
+# PID_MAX_LIMIT of the kernel.
+PID_LIMIT = 1 << 22
+CARD_KEYS = (*IDENTITY, *FIELDS, *LISTS.values(), "jitter", "listed", "fail")
 
 Failures = Mapping[str, int | str]
 
@@ -64,6 +77,8 @@ class RackCard:
     jitter: bool = False
     listed: bool = True
     fail: Failures = field(default_factory=dict)
+    # By the names of LISTS.
+    lists: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,7 @@ def _card(table: Table, index: int, *, jitter: bool) -> RackCard:
         pci_bus_id=table.text("pci_bus_id", PCI_ADDRESS, "a PCI address as in 00000000:01:00.0")
         or f"00000000:{index + 1:02X}:00.0",
         values=_values(table),
+        lists=_lists(table),
         jitter=jitter if own_jitter is None else own_jitter,
         listed=listed is not False,
         fail=_failures(fail),
@@ -189,6 +205,39 @@ def _values(table: Table) -> dict[str, Value]:
         if missing and len(missing) < len(fields):
             raise table.refuse(missing[0], f"missing; NVML answers all of {question} or none")
     return given
+
+
+def _lists(table: Table) -> dict[str, tuple[Mapping[str, Value], ...]]:
+    instances = tuple(map(_mig_instance, table.tables("mig_instances", INSTANCES_LIMIT, {})))
+    processes = tuple(map(_process, table.tables("process_list", INSTANCES_LIMIT, {})))
+    return {"mig_instances": instances, "process_list": processes}
+
+
+def _mig_instance(table: Table) -> Mapping[str, Value]:
+    found: dict[str, Value] = {
+        "gpu_instance": table.integer("gpu_instance", 0, INSTANCES_LIMIT),
+        "compute_instance": table.integer("compute_instance", 0, INSTANCES_LIMIT),
+        "uuid": table.text("uuid", PRINTABLE, PRINTABLE_MEANING),
+        "profile": table.text("profile", PRINTABLE, PRINTABLE_MEANING),
+        "memory_total_bytes": (total := table.integer("memory_total_bytes", 1, MEMORY_LIMIT_BYTES)),
+        "memory_used_bytes": table.integer("memory_used_bytes", 0, MEMORY_LIMIT_BYTES if total is None else total),
+    }
+    return _entry(table, found, "gpu_instance", "NVML numbers each instance")
+
+
+def _process(table: Table) -> Mapping[str, Value]:
+    found: dict[str, Value] = {
+        "pid": table.integer("pid", 1, PID_LIMIT),
+        "used_memory_bytes": table.integer("used_memory_bytes", 0, MEMORY_LIMIT_BYTES),
+    }
+    return _entry(table, found, "pid", "NVML names each process by it")
+
+
+def _entry(table: Table, found: dict[str, Value], known_by: str, why: str) -> Mapping[str, Value]:
+    table.end(tuple(found))
+    if found[known_by] is None:
+        raise table.refuse(known_by, f"missing; {why}")
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _value(table: Table, row: Field, given: Mapping[str, Value]) -> Value:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from guest_api import guest_api_pb2
-from guest_contract.card_fields import BASE, FIELDS, GROUPS, QUESTIONS, QUESTIONS_OF, ROWS
+from guest_contract.card_fields import BASE, FIELDS, GROUPS, LISTS, QUESTIONS, QUESTIONS_OF, ROWS
 from guest_contract.card_row import FLAG, TEXT_VALUE
 from guest_service.collector.command import collector_command
 from tests.collector.process import run
@@ -166,7 +166,7 @@ SENTINELS = {
 }
 
 
-def sample(library: ScriptedNvml, groups: tuple[str, ...] = GROUPS) -> dict[str, Any]:  # Any: a JSON tree
+def sample(library: ScriptedNvml, groups: tuple[str, ...] = tuple(ANSWERS)) -> dict[str, Any]:  # Any: a JSON tree
     collected = run(collector_command(nvml_library=library.path, groups=groups))
     assert (collected.status, collected.stderr) == (0, ""), collected
     return collected.sample
@@ -177,22 +177,24 @@ def values(card: dict[str, Any], group: str) -> dict[str, Any]:  # Any: as above
 
 
 def test_every_group_and_question_has_its_rows_here() -> None:
-    assert tuple(ANSWERS) == GROUPS
-    assert list(CALLS) == [question for group in GROUPS for question in QUESTIONS_OF[group]]
+    assert (*ANSWERS, "processes") == GROUPS
+    assert list(CALLS) == [question for group in ANSWERS for question in QUESTIONS_OF[group]]
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", ANSWERS)
 def test_a_group_is_asked_for_where_it_is_named_and_only_there(scripted_nvml: Make, group: str) -> None:
     base, named = sample(scripted_nvml(), ()), sample(scripted_nvml(), (group,))
     assert (base["groups"], named["groups"]) == ([], [group])
     (card,) = named["gpus"]
     assert values(card, group) == ANSWERS[group]
-    assert base["gpus"] == [{name: value for name, value in card.items() if name not in ANSWERS[group]}]
+    asked = {*ANSWERS[group], LISTS.get(group, "")}
+    assert base["gpus"] == [{name: value for name, value in card.items() if name not in asked}]
 
 
 def test_the_keys_with_every_group_are_the_contracts_in_the_contracts_order(scripted_nvml: Make) -> None:
     (card,) = sample(scripted_nvml())["gpus"]
     known = {"index", "uuid", "pci_bus_id", "errors", *(row.name for row in ROWS)}
+    card = {name: value for name, value in card.items() if name not in LISTS.values()}
     order = [field.name for field in guest_api_pb2.GpuDevice.DESCRIPTOR.fields if field.name in known]
     assert [name for name in order if name != "errors"] == [name for name in card if name != "errors"]
 
@@ -328,6 +330,60 @@ def test_a_performance_state_that_nvml_calls_unknown_is_unset(scripted_nvml: Mak
 def test_an_architecture_that_this_version_does_not_know_is_its_number(scripted_nvml: Make) -> None:
     (card,) = sample(scripted_nvml("nvmlDeviceGetArchitecture 0 * set value=77"), ("identity",))["gpus"]
     assert card["architecture"] == "77"
+
+
+INSTANCES = [
+    {
+        "gpu_instance": number,
+        "compute_instance": number - 7,
+        "uuid": "GPU-00000000-0000-4000-8000-000000000000",
+        "profile": "1g.18gb",
+        "memory_total_bytes": 150_754_820_096,
+        "memory_used_bytes": 54_820_096,
+    }
+    for number in (7, 9)
+]
+MIG_ON = "nvmlDeviceGetMigMode 0 * set value=1\n"
+
+
+def test_instances_are_told_over_gaps_on_the_card_that_has_them_and_on_no_other(scripted_nvml: Make) -> None:
+    divided, whole = sample(scripted_nvml(f"cards 2\n{MIG_ON}"), ("mig",))["gpus"]
+    assert (divided["mig_enabled"], divided["mig_instances"]) == (True, INSTANCES)
+    assert (whole["mig_enabled"], whole["mig_instances"]) == (False, [])
+    assert divided["errors"] == whole["errors"] == []
+
+
+def test_instances_that_come_and_go_between_samples_are_those_of_the_sample(scripted_nvml: Make) -> None:
+    library = scripted_nvml(f"{MIG_ON}nvmlDeviceGetMigDeviceHandleByIndex 0 1 return 6")
+    (before,), (after,) = (sample(library, ("mig",))["gpus"] for _ in range(2))
+    assert [each["gpu_instance"] for each in before["mig_instances"]] == [9]
+    assert [each["gpu_instance"] for each in after["mig_instances"]] == [7, 9]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMigDeviceHandleByIndex 0 1", "nvmlDeviceGetGpuInstanceId 0 1"])
+def test_an_instance_that_cannot_be_read_leaves_the_others_and_is_an_entry(scripted_nvml: Make, call: str) -> None:
+    (card,) = sample(scripted_nvml(f"{MIG_ON}{call} return 999"), ("mig",))["gpus"]
+    assert [each["gpu_instance"] for each in card["mig_instances"]] == [9]
+    assert card["errors"] == ["mig_instances: instance 0: Unknown Error (999)"]
+
+
+def test_what_one_instance_does_not_tell_is_unset_there_alone(scripted_nvml: Make) -> None:
+    script = f"{MIG_ON}nvmlDeviceGetComputeInstanceId 0 1 return 999\nnvmlDeviceGetName 0 1 return 999"
+    (card,) = sample(scripted_nvml(script), ("mig",))["gpus"]
+    first, second = card["mig_instances"]
+    assert ("compute_instance" in first, first["profile"]) == (False, "")
+    assert second == INSTANCES[1]
+
+
+def test_processes_are_listed_with_memory_where_the_driver_knows_it(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml(), ("processes",))["gpus"]
+    assert card["process_list"] == [{"pid": 4242, "used_memory_bytes": 1 << 30}, {"pid": 4243}]
+    assert sample(scripted_nvml(), ())["gpus"][0].get("process_list") is None
+
+
+def test_more_processes_than_a_card_runs_are_an_entry(scripted_nvml: Make) -> None:
+    (card,) = sample(scripted_nvml("nvmlDeviceGetComputeRunningProcesses_v3 0 * set value=5000"), ("processes",))["gpus"]
+    assert (card["process_list"], card["errors"]) == ([], ["process_list: more than 1024 processes"])
 
 
 def test_an_unknown_group_is_refused_by_name(scripted_nvml: Make) -> None:

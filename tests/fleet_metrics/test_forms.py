@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, SystemInfo, XidCount
+from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, MigInstance, SystemInfo, XidCount
 from guest_metrics import gpu, guest, table
 from guest_metrics.exposition import Lines
 from guest_metrics.forms import Filled, KeptForm, Sheet
@@ -29,6 +29,16 @@ XIDS = st.lists(
 )
 
 
+INSTANCES = st.builds(
+    MigInstance,
+    gpu_instance=st.integers(0, 2),
+    compute_instance=st.none() | st.integers(0, 1),
+    profile=TEXT,
+    memory_total_bytes=U64,
+    memory_used_bytes=U64,
+)
+
+
 @st.composite
 def gpu_replies(draw: st.DrawFn) -> GpuInfoResponse:
     reply = GpuInfoResponse(error=draw(st.sampled_from(["", "", "no driver"])))
@@ -43,7 +53,12 @@ def gpu_replies(draw: st.DrawFn) -> GpuInfoResponse:
         )
         big = given_fields(memory_total_bytes=draw(U64), memory_used_bytes=draw(U64), memory_free_bytes=draw(U64))
         card = {"index": draw(st.integers(0, 2)), "uuid": draw(TEXT), "pci_bus_id": draw(TEXT)}
-        reply.gpus.add(**card, **small, **big, errors=draw(st.lists(TEXT, max_size=2)), xids=draw(XIDS))
+        texts = {name: draw(TEXT) for name in ("name", "vbios_version") if draw(st.booleans())}
+        instances = draw(st.lists(INSTANCES, max_size=2))
+        listed = {"errors": draw(st.lists(TEXT, max_size=2)), "xids": draw(XIDS), "mig_instances": instances}
+        reply.gpus.add(**card, **small, **big, **texts, **listed)
+    if (driver := draw(st.none() | TEXT)) is not None:
+        reply.driver_version = driver
     reply.groups.extend(draw(st.sampled_from([[], ["health"]])))
     reply.unplaced_xids.extend(draw(XIDS))
     return reply

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo, XidCount
+from guest_contract.card_fields import INSTANCES_LIMIT
 from guest_metrics import gpu, guest, process, table
 from guest_metrics.exposition import Format, Lines, page
 from tests.guest_contract import test_health as health_examples
@@ -104,6 +105,36 @@ def test_ten_thousand_xids_of_a_hostile_guest_are_a_bounded_number_of_series() -
     names = [name for name, _ in gpu_samples(reply)]
     assert names.count("dstack_gpu_xid_errors_total") == gpu.XIDS_LIMIT
     assert "dstack_gpu_xid_last_timestamp_seconds" not in names, "584 million years ago is no time"
+
+
+def test_five_thousand_instances_of_a_hostile_guest_are_a_bounded_number_of_series() -> None:
+    reply = GpuInfoResponse()
+    card = reply.gpus.add(uuid="GPU-0")
+    for number in range(5_000):
+        card.mig_instances.add(gpu_instance=number, profile='"}\n#' * 1000, memory_total_bytes=U64, memory_used_bytes=1)
+    assert "dstack_gpu_mig_memory_total_bytes" not in {name for name, _ in gpu_samples(reply)}
+    for each in card.mig_instances:
+        each.memory_total_bytes = 2
+    samples = gpu_samples(reply)
+    assert [name for name, _ in samples].count("dstack_gpu_mig_memory_used_bytes") == INSTANCES_LIMIT
+    assert all(dict(labels)["profile"] == "" for name, labels in samples if name.startswith("dstack_gpu_mig_memory"))
+
+
+def test_a_divided_card_has_the_memory_of_each_instance_and_its_own() -> None:
+    reply = GpuInfoResponse()
+    card = reply.gpus.add(index=0, uuid="GPU-0", mig_enabled=True, memory_used_bytes=9, memory_total_bytes=18)
+    card.mig_instances.add(gpu_instance=7, compute_instance=0, profile="1g.18gb", memory_total_bytes=4, memory_used_bytes=0)
+    card.mig_instances.add(gpu_instance=9, memory_total_bytes=4)
+    samples = gpu_samples(reply)
+    of = {"index": "0", "uuid": "GPU-0", "pci_bus_id": ""}
+    whole, bare = (
+        {"gpu_instance": "7", "compute_instance": "0", "profile": "1g.18gb"},
+        {"gpu_instance": "9", "compute_instance": "", "profile": ""},
+    )
+    assert samples[at("dstack_gpu_mig_memory_used_bytes", **of, **whole)] == 0
+    assert samples[at("dstack_gpu_mig_memory_total_bytes", **of, **bare)] == 4
+    assert at("dstack_gpu_mig_memory_used_bytes", **of, **bare) not in samples
+    assert (samples[at("dstack_gpu_mig_enabled", **of)], samples[at("dstack_gpu_memory_used_bytes", **of)]) == (1, 9)
 
 
 def test_every_value_of_a_card_has_its_family() -> None:

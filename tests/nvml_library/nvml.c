@@ -18,16 +18,28 @@
 #define OUT(of, member) {#member, &(of).member, sizeof((of).member)}
 #define FIELD_POWER_INSTANT NVML_FI_DEV_POWER_INSTANT
 
+/* An instance is a device too: of a card's places for instances the first and the third are taken, with MIG on. */
+enum { INSTANCES = 3 };
+
 struct nvmlDevice_st {
     unsigned int index;
     int given_out;
 };
 
 static struct nvmlDevice_st devices[CARDS_LIMIT];
+static struct nvmlDevice_st instances[CARDS_LIMIT][INSTANCES];
 static int initialized;
+
+static int place_of(nvmlDevice_t device)
+{
+    nvmlDevice_t first = &instances[0][0];
+    return device >= first && device < first + CARDS_LIMIT * INSTANCES ? (int)((device - first) % INSTANCES) : -1;
+}
 
 static int index_of(nvmlDevice_t device)
 {
+    if (place_of(device) >= 0)
+        return (int)((device - &instances[0][0]) / INSTANCES);
     if (device < devices || device >= devices + CARDS_LIMIT || !device->given_out) {
         fprintf(stderr, "scripted NVML: a handle that was never given out: %p\n", (void *)device);
         abort();
@@ -433,7 +445,8 @@ nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t
 /* --- What a card is, may do and does ----------------------------------------------------------------------------------------------------- */
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
-    return hand_out_text(FN_nvmlDeviceGetName, index_of(device), "NVIDIA H200", name, length);
+    const char *text = place_of(device) >= 0 ? "NVIDIA H200 MIG 1g.18gb" : "NVIDIA H200";
+    return hand_out_text(FN_nvmlDeviceGetName, index_of(device), text, name, length);
 }
 
 nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length)
@@ -565,8 +578,11 @@ nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned l
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos)
 {
     unsigned int room = *infoCount;
-    (void)infos;
     nvmlReturn_t code = one_number(FN_nvmlDeviceGetComputeRunningProcesses_v3, device, 2, infoCount);
+    for (unsigned int i = 0; code == NVML_SUCCESS && i < *infoCount && i < room; i++) {
+        infos[i].pid = 4242 + i;
+        infos[i].usedGpuMemory = i == 0 ? 1073741824 : (unsigned long long)NVML_VALUE_NOT_AVAILABLE;
+    }
     return code == NVML_SUCCESS && *infoCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : code;
 }
 
@@ -585,4 +601,26 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *currentMode
 nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *value)
 {
     return one_number(FN_nvmlDeviceGetPcieThroughput, device, counter == NVML_PCIE_UTIL_RX_BYTES ? 5 : 4, value);
+}
+
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
+{
+    return one_number(FN_nvmlDeviceGetMaxMigDeviceCount, device, INSTANCES, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *migDevice)
+{
+    nvmlDevice_t handle = index < INSTANCES ? &instances[index_of(device)][index] : NULL;
+    nvmlReturn_t code = query(FN_nvmlDeviceGetMigDeviceHandleByIndex, index_of(device), NULL, 0, &handle, migDevice, sizeof handle);
+    return code == NVML_SUCCESS && index == 1 ? NVML_ERROR_NOT_FOUND : code;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)
+{
+    return one_number(FN_nvmlDeviceGetGpuInstanceId, device, (unsigned int)place_of(device) + 7, id);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id)
+{
+    return one_number(FN_nvmlDeviceGetComputeInstanceId, device, (unsigned int)place_of(device), id);
 }
