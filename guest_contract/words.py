@@ -63,6 +63,23 @@ def load(one: int, five: int, fifteen: int) -> str:
     return ", ".join(f"{span}: {value // 100}.{value % 100:02d}" for span, value in spans)
 
 
+def cpu_time(seconds: Mapping[str, float]) -> str:
+    """`12 % busy: user 1h 2m, system 3m`: the modes in which processors worked, longest first; a dash where nothing is known."""
+    whole = sum(seconds.values())
+    if not whole:
+        return UNKNOWN
+    busy = {mode: spent for mode, spent in seconds.items() if mode not in ("idle", "iowait") and spent >= 1}
+    longest = sorted(busy, key=lambda mode: -busy[mode])
+    share = f"{100 * sum(busy.values()) / whole:.0f} % busy"
+    return f"{share}: {', '.join(f'{mode} {duration(int(busy[mode]))}' for mode in longest)}" if longest else share
+
+
+def traffic(received: int, sent: int, receive_errors: int, send_errors: int) -> str:
+    """`1.00 MB in, 2.00 KB out`, and errors where there are any."""
+    said = f"{size(received)} in, {size(sent)} out"
+    return f"{said}, {receive_errors} errors in, {send_errors} out" if receive_errors or send_errors else said
+
+
 def yes_no(value: bool | None) -> str:
     """Three answers: `true`, `false`, `unknown`."""
     return "unknown" if value is None else str(bool(value)).lower()

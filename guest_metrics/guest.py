@@ -5,6 +5,7 @@ Entries with equal labels (two disks that a guest gives one name) count once, so
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable
 
@@ -29,6 +30,12 @@ def add_system(lines: Lines, info: SystemInfo) -> None:
         disks.setdefault(lines.labels(table.GUEST_DISK_TOTAL.labels, (disk.name, disk.mount_point)), disk)
     for labels, disk in disks.items():
         _add_disk(lines, labels, disk)
+    for mode, seconds in system_values.cpu_seconds(info).items():
+        lines.add(table.GUEST_CPU_SECONDS, seconds, mode)
+    for interface, traffic in system_values.traffic(info).items():
+        labels = lines.labels(table.GUEST_NETWORK_RECEIVED.labels, (interface,))
+        for family, number in zip(_TRAFFIC, traffic, strict=True):
+            lines.put(family, labels, number)
 
 
 _SYSTEM = operator.attrgetter("os_name", "os_version", "kernel_version", "cpu_model")
@@ -38,6 +45,14 @@ _PLAIN = (
     table.GUEST_SWAP_TOTAL, table.GUEST_SWAP_USED, table.GUEST_SWAP_FREE, table.GUEST_UPTIME, table.GUEST_LOAD1, table.GUEST_LOAD5,
     table.GUEST_LOAD15,
 )  # fmt: skip
+
+
+_TRAFFIC = (
+    table.GUEST_NETWORK_RECEIVED,
+    table.GUEST_NETWORK_SENT,
+    table.GUEST_NETWORK_RECEIVE_ERRORS,
+    table.GUEST_NETWORK_SEND_ERRORS,
+)
 
 
 def _plain(info: SystemInfo) -> list[Number | None]:
@@ -56,7 +71,9 @@ def read_system(info: SystemInfo) -> Told:
     numbers += [free for _, free in sizes]
     numbers += used
     numbers += [part / total if total and part is not None else None for (total, _), part in zip(sizes, used, strict=True)]
-    return (_SYSTEM(info), *[(name, at) for name, at, _, _ in disks]), numbers
+    seconds, traffic = system_values.cpu_seconds(info), system_values.traffic(info)
+    numbers += [*seconds.values(), *itertools.chain.from_iterable(traffic.values())]
+    return (_SYSTEM(info), *[(name, at) for name, at, _, _ in disks], *seconds, *traffic), numbers
 
 
 def _add_disk(lines: Lines, labels: LabelText, disk: DiskInfo) -> None:

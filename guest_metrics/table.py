@@ -110,6 +110,21 @@ GUEST_DISK_USED = _gauge(
     "dstack_guest_disk_used_bytes", "Size of a data disk's file system less what unprivileged users can still write.", *_DISK
 )
 GUEST_DISK_USED_RATIO = _gauge("dstack_guest_disk_used_ratio", "Used share of a data disk, 0 to 1.", *_DISK)
+GUEST_CPU_SECONDS = _counter(
+    "dstack_guest_cpu_seconds_total",
+    "Time of all processors together since the guest booted, by mode; idle and iowait are unused.",
+    "mode",
+)
+GUEST_NETWORK_RECEIVED = _counter(
+    "dstack_guest_network_receive_bytes_total", "Received over a network interface since it came up.", "interface"
+)
+GUEST_NETWORK_SENT = _counter(
+    "dstack_guest_network_transmit_bytes_total", "Sent over a network interface since it came up.", "interface"
+)
+GUEST_NETWORK_RECEIVE_ERRORS = _counter(
+    "dstack_guest_network_receive_errors_total", "Packets that came broken, or could not be taken.", "interface"
+)
+GUEST_NETWORK_SEND_ERRORS = _counter("dstack_guest_network_transmit_errors_total", "Packets that could not be sent.", "interface")
 GUEST_CONTAINER_INFO = _info(
     "dstack_guest_container_info",
     "1 for each container, running or not; ids are cut to 12 characters.",
@@ -136,6 +151,11 @@ GUEST_FAMILIES = (
     GUEST_DISK_FREE,
     GUEST_DISK_USED,
     GUEST_DISK_USED_RATIO,
+    GUEST_CPU_SECONDS,
+    GUEST_NETWORK_RECEIVED,
+    GUEST_NETWORK_SENT,
+    GUEST_NETWORK_RECEIVE_ERRORS,
+    GUEST_NETWORK_SEND_ERRORS,
     GUEST_CONTAINER_INFO,
 )
 

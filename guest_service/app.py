@@ -149,7 +149,12 @@ def build(config: GuestConfig) -> Agent:
     settings = Settings(config)
     part_log, peers = PartLog(), Peers()
     telemetry = _telemetry(config)
-    system = SystemFacts(procfs=Path(config.host.procfs_root), data_disks=config.host.data_disks, part_log=part_log)
+    system = SystemFacts(
+        procfs=Path(config.host.procfs_root),
+        data_disks=config.host.data_disks,
+        extra_prefixes=config.host.extra_interface_prefixes,
+        part_log=part_log,
+    )
     network = NetworkFacts(
         procfs=Path(config.host.procfs_root), extra_prefixes=config.host.extra_interface_prefixes, part_log=part_log
     )

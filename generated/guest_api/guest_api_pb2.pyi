@@ -317,6 +317,7 @@ class SystemInfo(_message.Message):
     LOADAVG_FIFTEEN_FIELD_NUMBER: _builtins.int
     DISKS_FIELD_NUMBER: _builtins.int
     CPU_TIMES_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     os_name: _builtins.str
     """Name of the operating system."""
     os_version: _builtins.str
@@ -357,6 +358,10 @@ class SystemInfo(_message.Message):
     def cpu_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___CpuTime]:
         """CPU time by mode, all CPUs together. Numbers from 1000 are not dstack's."""
 
+    @_builtins.property
+    def network(self) -> _containers.RepeatedCompositeFieldContainer[Global___InterfaceTraffic]:
+        """Traffic of the network interfaces since they came up, container bridges left out. Not dstack's."""
+
     def __init__(
         self,
         *,
@@ -378,14 +383,53 @@ class SystemInfo(_message.Message):
         loadavg_fifteen: _builtins.int = ...,
         disks: _abc.Iterable[Global___DiskInfo] | None = ...,
         cpu_times: _abc.Iterable[Global___CpuTime] | None = ...,
+        network: _abc.Iterable[Global___InterfaceTraffic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_memory", b"available_memory", "cpu_model", b"cpu_model", "cpu_times", b"cpu_times", "disks", b"disks", "free_memory", b"free_memory", "free_swap", b"free_swap", "kernel_version", b"kernel_version", "loadavg_fifteen", b"loadavg_fifteen", "loadavg_five", b"loadavg_five", "loadavg_one", b"loadavg_one", "num_cpus", b"num_cpus", "os_name", b"os_name", "os_version", b"os_version", "total_memory", b"total_memory", "total_swap", b"total_swap", "uptime", b"uptime", "used_memory", b"used_memory", "used_swap", b"used_swap"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_memory", b"available_memory", "cpu_model", b"cpu_model", "cpu_times", b"cpu_times", "disks", b"disks", "free_memory", b"free_memory", "free_swap", b"free_swap", "kernel_version", b"kernel_version", "loadavg_fifteen", b"loadavg_fifteen", "loadavg_five", b"loadavg_five", "loadavg_one", b"loadavg_one", "network", b"network", "num_cpus", b"num_cpus", "os_name", b"os_name", "os_version", b"os_version", "total_memory", b"total_memory", "total_swap", b"total_swap", "uptime", b"uptime", "used_memory", b"used_memory", "used_swap", b"used_swap"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SystemInfo: _TypeAlias = SystemInfo  # noqa: Y015
+
+@_typing.final
+class InterfaceTraffic(_message.Message):
+    """What went over one network interface."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERFACE_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    TRANSMITTED_BYTES_FIELD_NUMBER: _builtins.int
+    RECEIVE_ERRORS_FIELD_NUMBER: _builtins.int
+    TRANSMIT_ERRORS_FIELD_NUMBER: _builtins.int
+    interface: _builtins.str
+    """Name, as the kernel gives it."""
+    received_bytes: _builtins.int
+    """Bytes received."""
+    transmitted_bytes: _builtins.int
+    """Bytes sent."""
+    receive_errors: _builtins.int
+    """Packets that came broken, or could not be taken."""
+    transmit_errors: _builtins.int
+    """Packets that could not be sent."""
+    def __init__(
+        self,
+        *,
+        interface: _builtins.str = ...,
+        received_bytes: _builtins.int = ...,
+        transmitted_bytes: _builtins.int = ...,
+        receive_errors: _builtins.int = ...,
+        transmit_errors: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interface", b"interface", "receive_errors", b"receive_errors", "received_bytes", b"received_bytes", "transmit_errors", b"transmit_errors", "transmitted_bytes", b"transmitted_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InterfaceTraffic: _TypeAlias = InterfaceTraffic  # noqa: Y015
 
 @_typing.final
 class CpuTime(_message.Message):

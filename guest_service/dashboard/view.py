@@ -132,6 +132,11 @@ def system_view(info: SystemInfo) -> SystemView:
             ("CPUs", str(info.num_cpus)),
             ("Uptime", words.duration(info.uptime)),
             ("Load", words.load(info.loadavg_one, info.loadavg_five, info.loadavg_fifteen)),
+            ("CPU since boot", formats.text(words.cpu_time(system_values.cpu_seconds(info)))),
+            *(
+                (f"Network {formats.text(name)}", words.traffic(*traffic))
+                for name, traffic in system_values.traffic(info).items()
+            ),
         ),
         bars=(
             _usage_bar("Memory", used, total, f"{words.size(available)} available"),

@@ -19,13 +19,11 @@ from guest_api import guest_api_pb2
 from guest_service.host_facts.command import CommandError, run_command
 from guest_service.host_facts.errors import FactError, PartLog
 from guest_service.host_facts.off_loop import OffLoop
-from guest_service.host_facts.procfs import parse_net_dev
+from guest_service.host_facts.procfs import SHOWN_PREFIXES, parse_net_dev
 from guest_service.host_facts.shared_read import SharedRead
 
 T = TypeVar("T")
 
-# Ethernet under both naming schemes, and WireGuard.
-SHOWN_PREFIXES = ("eth", "en", "wg")
 # The bound for `wg show`; the others are system calls that take milliseconds.
 WG_BOUND_SECONDS = 5.0
 READ_BOUND_SECONDS = 5.0

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 UINT64_MAX = 2**64 - 1
 UINT32_MAX = 2**32 - 1
+# Interfaces that are shown: Ethernet under both naming schemes, and WireGuard; container bridges are not.
+SHOWN_PREFIXES = ("eth", "en", "wg")
 # Lines of /proc/cpuinfo that name the processor, best first: x86 and RISC-V boards, IBM Z, POWER, older ARM.
 _CPU_NAMES = ("model name", "Model", "processor 0", "cpu", "uarch", "Hardware")
 
@@ -60,6 +62,18 @@ def parse_uptime(text: str) -> int:
     if match is None:
         raise ValueError("uptime does not start with a number")
     return bounded(int(match[1]), UINT64_MAX)
+
+
+# The first numbers of a cpu line of /proc/stat; what guests of this machine ran is in user and nice.
+CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+
+
+def parse_cpu_ticks(text: str) -> dict[str, int]:
+    """Ticks of all processors together since boot, by mode, from /proc/stat; kernels differ in how many modes they know."""
+    match = re.match(r"cpu +(\d+(?: \d+)*)$", text.partition("\n")[0])
+    if match is None:
+        raise ValueError("stat does not start with a cpu line")
+    return dict(zip(CPU_MODES, (bounded(int(ticks), UINT64_MAX) for ticks in match[1].split()), strict=False))
 
 
 def parse_online_cpus(text: str) -> int:

@@ -73,6 +73,9 @@ def system_infos(draw: st.DrawFn) -> SystemInfo:
     for _ in range(draw(st.integers(0, 3))):
         sizes = {"total_size": draw(st.integers(0, 3)), "free_size": draw(st.integers(0, 3))}
         info.disks.add(name=draw(TEXT), mount_point=draw(TEXT), **sizes)
+    for _ in range(draw(st.integers(0, 2))):
+        info.cpu_times.add(mode=draw(TEXT), seconds=draw(st.floats()))
+        info.network.add(interface=draw(TEXT), received_bytes=draw(st.integers(0, 2**64 - 1)))
     return info
 
 

@@ -80,6 +80,13 @@ def test_uptime_is_whole_seconds() -> None:
         procfs.parse_uptime("soon\n")
 
 
+def test_ticks_have_the_names_of_their_columns_and_what_guests_ran_is_left_in_user() -> None:
+    stat = "cpu  10 2 3 400 5 6 7 8 9 1\ncpu0 10 2 3 400 5 6 7 8 9 1\n"
+    told = {"user": 10, "nice": 2, "system": 3, "idle": 400, "iowait": 5, "irq": 6, "softirq": 7, "steal": 8}
+    assert procfs.parse_cpu_ticks(stat) == told
+    assert procfs.parse_cpu_ticks("cpu 1 2 3 4\n") == {"user": 1, "nice": 2, "system": 3, "idle": 4}, "a kernel of long ago"
+
+
 def test_processors_are_counted_from_their_lines_even_with_gaps() -> None:
     assert procfs.parse_online_cpus("cpu  1 2 3\ncpu0 1 2 3\ncpu2 1 2 3\nintr 5\n") == 2
     with pytest.raises(ValueError, match="no cpu"):
@@ -147,6 +154,7 @@ def test_a_line_of_counters_that_is_not_as_documented_is_a_failure(line: str) ->
         procfs.parse_loadavg,
         procfs.parse_uptime,
         procfs.parse_online_cpus,
+        procfs.parse_cpu_ticks,
         procfs.parse_cpu_model,
         procfs.parse_os_release,
         procfs.parse_mounts,

@@ -214,3 +214,23 @@ async def test_a_mount_table_that_cannot_be_read_hides_the_disks_and_not_the_res
     info = await SystemFacts(procfs=make_procfs(tmp_path, self_mounts="")).read()
     assert list(info.disks) == []
     assert info.total_memory == 1000 * 1024
+
+
+async def test_processor_time_is_in_seconds_and_traffic_of_bridges_is_left_out(tmp_path: Path) -> None:
+    stat = "cpu  150 2 3 4 5 6 7 8\ncpu0 1 2 3\n"
+    info = await SystemFacts(procfs=make_procfs(tmp_path, stat=stat)).read()
+    assert {each.mode: each.seconds for each in info.cpu_times}["user"] == 150 / os.sysconf("SC_CLK_TCK")
+    [eth0] = info.network
+    told = (eth0.interface, eth0.received_bytes, eth0.receive_errors, eth0.transmitted_bytes, eth0.transmit_errors)
+    assert told == ("eth0", 1, 2, 3, 4)
+
+
+async def test_a_machine_without_networks_has_its_other_facts_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    facts = SystemFacts(procfs=make_procfs(tmp_path, net_dev=""))
+    for _ in range(2):
+        info = await facts.read()
+    assert (len(info.network), info.total_memory) == (0, 1000 * 1024)
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith("interfaces: net/dev: No such file or directory")

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo, XidCount
+from guest_api.guest_api_pb2 import (
+    Container,
+    CpuTime,
+    DiskInfo,
+    GpuDevice,
+    GpuInfoResponse,
+    InterfaceTraffic,
+    SystemInfo,
+    XidCount,
+)
 from guest_contract.card_fields import INSTANCES_LIMIT
+from guest_contract.system_values import INTERFACES_LIMIT
 from guest_metrics import gpu, guest, process, table
 from guest_metrics.exposition import Format, Lines, page
 from tests.guest_contract import test_health as health_examples
@@ -347,3 +357,23 @@ def test_a_first_sample_that_is_still_taken_has_no_line_in_either_way_of_writing
     gpu.add_gpus(lines, reply)
     assert lines.fragment().lines == {}
     assert gpu.read_gpus(reply)[1] == []
+
+
+def test_processor_time_and_traffic_are_counters_by_mode_and_interface() -> None:
+    info = SystemInfo(
+        cpu_times=[CpuTime(mode="user", seconds=1.25), CpuTime(mode="idle", seconds=1e9)],
+        network=[InterfaceTraffic(interface="eth0", received_bytes=U64, transmitted_bytes=2, receive_errors=3)],
+    )
+    samples = guest_samples(info)
+    assert samples[at("dstack_guest_cpu_seconds_total", mode="user")] == 1.25
+    assert samples[at("dstack_guest_cpu_seconds_total", mode="idle")] == 1e9
+    assert samples[at("dstack_guest_network_receive_bytes_total", interface="eth0")] == float(U64)
+    assert samples[at("dstack_guest_network_transmit_errors_total", interface="eth0")] == 0
+
+
+def test_no_impossible_time_and_no_crowd_of_interfaces_becomes_a_series() -> None:
+    times = [CpuTime(mode=str(seconds), seconds=seconds) for seconds in (float("nan"), float("inf"), -1.0, 1e300, 2.0)]
+    crowd = [InterfaceTraffic(interface=f"eth{number}") for number in range(5_000)]
+    samples = guest_samples(SystemInfo(cpu_times=[CpuTime(mode="m" * 10_000), *times], network=crowd))
+    assert [dict(labels)["mode"] for name, labels in samples if name == "dstack_guest_cpu_seconds_total"] == ["2.0"]
+    assert [name for name, _ in samples].count("dstack_guest_network_receive_bytes_total") == INTERFACES_LIMIT

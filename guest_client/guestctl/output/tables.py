@@ -82,6 +82,7 @@ def _system(info: guest_api_pb2.SystemInfo) -> Group:
         ("Kernel", info.kernel_version),
         ("Processor", f"{info.cpu_model} x {info.num_cpus}" if info.num_cpus else info.cpu_model),
         ("Load", words.load(info.loadavg_one, info.loadavg_five, info.loadavg_fifteen)),
+        ("CPU since boot", words.cpu_time(system_values.cpu_seconds(info))),
         ("Uptime", words.duration(info.uptime)),
         ("Memory", f"{used} used, {available} available"),
         ("", f"{free} free of {total}"),
@@ -91,7 +92,12 @@ def _system(info: guest_api_pb2.SystemInfo) -> Group:
     for disk in info.disks[:ROWS_LIMIT]:
         free_size = disk.free_size if disk.free_size <= disk.total_size else None
         disks.add_row(_cell(disk.name), _cell(disk.mount_point), Text(words.size(free_size)), Text(words.size(disk.total_size)))
-    return Group(facts, disks, *_more(info.disks)) if info.disks else Group(facts)
+    network = _table("Interface", ">Received", ">Sent", ">Errors in", ">Errors out")
+    traffic = system_values.traffic(info)
+    for name, (received, sent, *errors) in traffic.items():
+        network.add_row(_cell(name), *map(Text, (words.size(received), words.size(sent), *map(str, errors))))
+    more: list[RenderableType] = [disks, *_more(info.disks)] if info.disks else []
+    return Group(facts, *more, *([network] if traffic else []))
 
 
 def _network(info: guest_api_pb2.NetworkInformation) -> Group:
