@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -40,8 +41,35 @@ device = 15
 [[card]]
 listed = false
 """
+# Nothing is unknown of these, so that their verdicts are those of what is told.
+SICK = """
+cc_enabled = true
+cc_ready = true
+[every_card]
+temperature_c = 40
+persistence_mode = true
+pcie_width = 16
+[[card]]
+pci_bus_id = "00000000:01:00.0"
+rows_remapped_correctable = 0
+rows_remapped_uncorrectable = 512
+row_remap_pending = false
+row_remap_failed = true
+recovery_action = 1
+[[card]]
+rows_remapped_correctable = 0
+rows_remapped_uncorrectable = 1
+row_remap_pending = true
+row_remap_failed = false
+ecc_uncorrected_volatile = 1
+clocks_event_reasons = 128
+pcie_width = 8
+persistence_mode = false
+"""
+# What the driver writes to the kernel's log of the guest called sick.
+XID = b"3,1,1000000,-;NVRM: Xid (PCI:0000:01:00): 95, pid=1, Uncontained ECC error\n"
 RACKS: Mapping[str, str] = {"eight": "h200x8", "none": "none", "no-driver": "no-driver"}
-WRITTEN_RACKS: Mapping[str, str] = {"faulty": FAULTY, "failing": "fail_init = 18\n[[card]]\n"}
+WRITTEN_RACKS: Mapping[str, str] = {"faulty": FAULTY, "sick": SICK, "failing": "fail_init = 18\n[[card]]\n"}
 PROXY = """
 [http]
 listen = "127.0.0.1:0"
@@ -101,7 +129,15 @@ async def _agents(stack: AsyncExitStack, folder: Path) -> dict[str, TcpAddress]:
     pages: dict[str, TcpAddress] = {}
     for name, rack in racks.items():
         (folder / name).mkdir()
-        pages[name], _ = await stack.enter_async_context(agent(folder / name, simulate=rack, config=ALL_ON))
+        config = ALL_ON
+        if name == "sick":
+            os.mkfifo(folder / "kmsg")
+            # Held open, so that the agent finds a writer and no end.
+            log = os.open(folder / "kmsg", os.O_RDWR | os.O_NONBLOCK)
+            stack.callback(os.close, log)
+            os.write(log, XID)
+            config += f'[host]\nkernel_log = "{folder}/kmsg"\n'
+        pages[name], _ = await stack.enter_async_context(agent(folder / name, simulate=rack, config=config))
     for name in (*racks, "dead", "stopped"):
         gpus = [f"0000:{card + 0x3B:02x}:00.0" for card in range(8)] if name == "eight" else []
         state = "stopped" if name == "stopped" else "running"
@@ -153,8 +189,8 @@ async def _end(task: asyncio.Task[None]) -> None:
 async def _scraped(server: Prometheus, calls: asyncio.Task[None]) -> None:
     """Return when every guest was looked at, the failing one failed, and everything that grows was scraped several times."""
     there = (
-        "count(dstack_gpu_nvml_up{job='vmm-proxy'}) == 5",
-        "count(dstack_gpu_sample_age_seconds{job='vmm-proxy'}) == 3",
+        "count(dstack_gpu_nvml_up{job='vmm-proxy'}) == 6",
+        "count(dstack_gpu_sample_age_seconds{job='vmm-proxy'}) == 4",
         "vmm_proxy_guest_up{vm_id='dead'} == 0",
         f"min(count_over_time(vmm_proxy_calls_total[1m])) >= {SCRAPED_TIMES}",
         f"min(count_over_time(dstack_gpu_samples_total[1m])) >= {SCRAPED_TIMES}",

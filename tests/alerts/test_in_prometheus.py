@@ -36,6 +36,16 @@ FOUND: Mapping[str, set[str]] = {
     "GuestscopeDevToolsOn": {"faulty"},
     "GuestscopeCardHot": {"faulty"},
     "GuestscopeCardMemoryFull": {"faulty"},
+    "GuestscopeCardFailed": {"faulty", "sick"},
+    "GuestscopeCardDegraded": {"sick"},
+    "GuestscopeXidNeedsReset": {"sick"},
+    "GuestscopeUncorrectedEcc": {"sick"},
+    "GuestscopeRowRemapPending": {"sick"},
+    "GuestscopeRowRemapFailed": {"sick"},
+    "GuestscopeRecoveryAction": {"sick"},
+    "GuestscopePowerBrake": {"sick"},
+    "GuestscopeLinkDegraded": {"sick"},
+    "GuestscopePersistenceModeOff": {"sick"},
     "GuestscopeProxyOverloaded": set(),
     "GuestscopeDirectoryRefused": {"proxy"},
 }
@@ -140,7 +150,7 @@ async def offered(fleet: SimulatedFleet, query: str) -> list[str]:
 
 async def test_each_variable_offers_what_there_is(fleet: SimulatedFleet) -> None:
     of = {name: variables(dashboard) for name, dashboard in dashboards().items()}
-    running = ["dead", "eight", "failing", "faulty", "no-driver", "none"]
+    running = ["dead", "eight", "failing", "faulty", "no-driver", "none", "sick"]
     everywhere = {"host": ".*"}
     assert await offered(fleet, of["fleet.json"]["host"]["definition"]) == ["host1"]
     assert await offered(fleet, filled_in(of["fleet.json"]["vm_id"]["definition"], everywhere)) == running
