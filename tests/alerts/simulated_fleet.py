@@ -83,6 +83,7 @@ global: {{{{scrape_interval: 1s, scrape_timeout: 900ms, evaluation_interval: 1s}
 rule_files: ["{rules}"]
 scrape_configs:
   - job_name: vmm-proxy
+    params: {{{{group: [base, identity, limits, activity, health]}}}}
     static_configs: [{{{{targets: ["{{target}}"], labels: {{{{host: host1}}}}}}}}]
   - job_name: guest-service
     static_configs: [{{{{targets: ["{guest}"]}}}}]
