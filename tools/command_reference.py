@@ -7,7 +7,7 @@ where they work. Rejected: the printed --help between fences (folded to 80 colum
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -60,14 +60,21 @@ def _program(program: str) -> Iterator[str]:
     shared = [each for each in group.params if each.name in SHARED and isinstance(each, click.Option)]
     if shared:
         yield "Of every command that asks:\n\n" + _options(context, shared)
+    yield from _commands(context, group, SHARED if shared else ())
+
+
+def _commands(context: click.Context, group: click.Group, shared: Collection[str]) -> Iterator[str]:
+    """The commands of a group, those of a group in it after it."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
         inner = click.Context(command, info_name=name, parent=context)
-        yield f"### {program} {name}\n\n```\n{_usage(inner, command)}\n```\n\n{_help(command)}"
-        own = [each for each in command.params if isinstance(each, click.Option) and not (shared and each.name in SHARED)]
+        yield f"### {inner.command_path}\n\n```\n{_usage(inner, command)}\n```\n\n{_help(command)}"
+        own = [each for each in command.params if isinstance(each, click.Option) and each.name not in shared]
         if own:
             yield _options(inner, own)
+        if isinstance(command, click.Group):
+            yield from _commands(inner, command, shared)
 
 
 def _usage(context: click.Context, command: click.Command) -> str:

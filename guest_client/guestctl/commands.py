@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from guest_client.guestctl import completion
+from guest_client.guestctl.context_commands import contexts
 from guest_client.guestctl.options import (
     GuestId,
     group_options,
@@ -18,10 +19,10 @@ from guest_client.guestctl.options import (
     one_guest,
     shared_options,
     stream_options,
-    together,
 )
 from guest_client.guestctl.reading import read_question
 from guest_client.guestctl.request import SORTS, Chosen, Question, Subject
+from guest_client.guestctl.selector import SelectorError, together
 from guest_transport.process.logs import escape
 
 _EPILOG = (
@@ -56,9 +57,9 @@ def gpu(
     """
     if every and ids:
         raise click.UsageError("--all and an ID exclude each other: give one")
-    if every or selectors or len(ids) > 1:
-        return read_question(context, Subject.GPU, chosen=_chosen(ids, selectors), max_age_seconds=max_age)
-    return read_question(context, Subject.GPU, ids[0] if ids else None, max_age_seconds=max_age)
+    if len(ids) == 1 and not selectors:
+        return read_question(context, Subject.GPU, ids[0], max_age_seconds=max_age)
+    return read_question(context, Subject.GPU, chosen=_chosen(ids, selectors, every=every), max_age_seconds=max_age)
 
 
 @guestctl.command(short_help="Whether every card is ok; what is wrong with it if not, and what to do.", epilog=_MORE)
@@ -73,8 +74,6 @@ def health(context: click.Context, /, ids: tuple[str, ...], selectors: Any, **_s
     """
     if len(ids) == 1 and not selectors:
         return read_question(context, Subject.HEALTH, ids[0])
-    if _asks_a_guest(context) and not ids and not selectors:
-        return read_question(context, Subject.HEALTH)
     return read_question(context, Subject.HEALTH, chosen=_chosen(ids, selectors))
 
 
@@ -214,7 +213,13 @@ def print_completion(shell: str) -> str:
     return completion.script(shell, guestctl)
 
 
-def _chosen(ids: tuple[str, ...], selectors: Any) -> Chosen:
+guestctl.add_command(contexts)
+
+
+def _chosen(ids: tuple[str, ...], selectors: Any, *, every: bool = False) -> Chosen:
     if "" in ids:
         raise click.UsageError("which guest? an ID is empty")
-    return Chosen(ids, together(selectors))
+    try:
+        return Chosen(ids, together(selectors), by_default=not (ids or selectors or every))
+    except SelectorError as error:
+        raise click.UsageError(f"--selector: {error}") from error

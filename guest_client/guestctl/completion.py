@@ -31,10 +31,10 @@ def script(shell: str, command: click.Command) -> str:
 
 def complete_guest_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids that begin with `incomplete`; none when the proxy does not say."""
-    from guest_client.guestctl.connect import guest_ids  # noqa: PLC0415 - gRPC loads only when a call is made
+    from guest_client.guestctl.fleet.listing import guest_ids  # noqa: PLC0415 - gRPC loads only when a call is made
 
     try:
         found = guest_ids(read_question(context, Subject.LIST), COMPLETION_SECONDS)
     except Exception:  # noqa: BLE001 - whatever fails, somebody is typing: a traceback would end up in the command line
         return []
-    return [each for each in found if each.startswith(incomplete) and valid_guest_id(each)][:_OFFERED_LIMIT]
+    return [each for each in found if each.startswith(incomplete) and valid_guest_id(each.rpartition("/")[2])][:_OFFERED_LIMIT]

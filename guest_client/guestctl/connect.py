@@ -34,12 +34,6 @@ async def async_proxy_client(question: Question) -> AsyncProxyClient:
     return AsyncProxyClient(question.address, **shown)
 
 
-def guest_ids(question: Question, within_seconds: float) -> list[str]:
-    """The ids that the proxy knows; raises ClientError."""
-    with proxy_client(question) as proxy:
-        return [guest.id for guest in proxy.list_guests(page_size=1000, timeout_seconds=within_seconds)]
-
-
 def _shown(question: Question) -> _Shown:
     access = question.access
     tls = ClientTls(access.authorities, access.certificate, access.key) if access.tls else None

@@ -6,8 +6,7 @@ Options stand before or after the subcommand; `_SHARED` of the group are the def
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,9 +14,8 @@ import click
 
 from guest_client.guestctl.completion import complete_guest_ids
 from guest_client.guestctl.request import ACCESS_VARIABLES, DEFAULT_PROXY, PROXY_VARIABLE, Output
-from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id, valid_label_key
-
-_COMMA = re.compile(r"(?<!\\),")
+from guest_client.guestctl.selector import Pairs, SelectorError, read_pairs
+from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
 
 F = TypeVar("F", bound=Callable[..., Any])  # Any: a click callback takes what its options give
 
@@ -50,38 +48,26 @@ class GuestId(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The id; fails with what is allowed."""
         text = str(value)
-        if text and not valid_guest_id(text):
+        # `HOST/ID`, as guests of several hosts are shown.
+        if text and not valid_guest_id(text.rpartition("/")[2]):
             hint = "; give several ids apart, with spaces" if "," in text else ""
             self.fail(f"{text[:128]!r} is no guest id: {GUEST_ID_RULE}{hint}", param, ctx)
         return text
 
 
-class Selector(click.ParamType[tuple[tuple[str, str], ...]]):
+class Selector(click.ParamType[Pairs]):
     r"""Labels: `key=value`, several of them with commas between, a comma in a value as `\,`."""
 
     name = "selector"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[tuple[str, str], ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Pairs:
         """The pairs; fails with what is allowed."""
         if isinstance(value, tuple):
             return value
-        pairs = []
-        for part in _COMMA.split(str(value)):
-            key, equals, wanted = part.partition("=")
-            if not equals or not valid_label_key(key):
-                hint = "guests are chosen by giving their ids as arguments" if not equals else "only KEY=VALUE is known"
-                self.fail(f"{part[:128]!r} is no KEY=VALUE ({hint}; a comma in a value is written \\,)", param, ctx)
-            pairs.append((key, wanted.replace("\\,", ",")))
-        return tuple(pairs)
-
-
-def together(selectors: Iterable[tuple[tuple[str, str], ...]]) -> dict[str, str]:
-    """The labels of all selectors; fails when two of them exclude each other."""
-    labels: dict[str, str] = {}
-    for key, value in (pair for selector in selectors for pair in selector):
-        if labels.setdefault(key, value) != value:
-            raise click.UsageError(f"--selector: no guest has two values of {key}: {labels[key]!r} and {value!r}")
-    return labels
+        try:
+            return read_pairs(str(value))
+        except SelectorError as error:
+            self.fail(str(error), param, ctx)
 
 
 _FILE = click.Path(path_type=Path)
@@ -89,7 +75,14 @@ _SEEN_BY_ALL = (
     click.option("-o", "--output", type=click.Choice([each.value for each in Output]), help="How to show it (default: table)."),
     click.option("--timeout", type=Seconds(), help="Longest wait for an answer (default: 15 s for gpu, 20 s for the rest)."),
     click.option("--guest", metavar="ADDR", help="Ask the one guest that listens there, without a proxy."),
-    click.option("--proxy", metavar="ADDR", help=f"Ask this proxy (default: ${PROXY_VARIABLE}, else {DEFAULT_PROXY})."),
+    click.option("--context", metavar="NAME", help="Use this context of the configuration file, in place of the current one."),
+    click.option("--hosts", type=_FILE, help="Ask all proxies in this file, `NAME ADDR` a line (list, gpu, health and top)."),
+    click.option(
+        "--proxy",
+        metavar="ADDR",
+        multiple=True,
+        help=f"Ask this proxy (default: ${PROXY_VARIABLE}, else the context's, else {DEFAULT_PROXY}); repeat it (NAME=ADDR) for several.",
+    ),
 )
 
 

@@ -18,7 +18,7 @@ ACCESS_VARIABLES = {
     "token_file": "GUESTCTL_TOKEN_FILE",
 }
 # The options that every command has, before or after its name.
-SHARED = ("output", "timeout", "guest", "proxy", "tls", "ca", "cert", "key", "token_file")
+SHARED = ("output", "timeout", "guest", "proxy", "hosts", "context", "tls", "ca", "cert", "key", "token_file")
 DEFAULT_PROXY = "unix:/run/vmm-proxy/vmm-proxy.sock"
 
 
@@ -65,18 +65,35 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which guests of a fleet: those with these ids, and of them those with all these labels; with neither, all."""
+    """Which guests of a fleet: those with these ids, and of them those with all these labels; with neither, all.
+
+    `by_default`: nobody said which, so that a context's selector may.
+    """
 
     ids: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
+    by_default: bool = False
 
     def __str__(self) -> str:
         return ", ".join([*self.ids, *(f"{key}={value}" for key, value in self.labels.items())])
 
 
 @dataclass(frozen=True, slots=True)
+class Proxy:
+    """One of several proxies: what it is called, where it listens, and what is shown to it."""
+
+    host: str
+    address: str
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """One thing to ask one server. `vm_id` is None when a guest is asked directly; `chosen` is there when a fleet is asked."""
+    """One thing to ask one server, or several proxies.
+
+    `vm_id` is None when a guest is asked directly; `chosen` is there when a fleet is asked. `proxies` is empty unless several are asked;
+    then `address` and `access` are those of none.
+    """
 
     subject: Subject
     address: str
@@ -84,6 +101,7 @@ class Question:
     chosen: Chosen | None = None
     output: Output = Output.TABLE
     access: Access = Access()
+    proxies: tuple[Proxy, ...] = ()
     timeout_seconds: float | None = None
     max_age_seconds: float | None = None
     # Of `card` alone: an index, a UUID or a PCI address.

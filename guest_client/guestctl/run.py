@@ -19,7 +19,7 @@ from guest_client.errors import (
     UnavailableError,
 )
 from guest_client.guestctl import card, connect
-from guest_client.guestctl.fleet import collecting, health, listing, watching
+from guest_client.guestctl.fleet import collecting, health, listing, several, watching
 from guest_client.guestctl.output import csv_view, json_view, stdout, tables
 from guest_client.guestctl.output.remarks import Say, UnknownFields
 from guest_client.guestctl.request import Output, Question, Subject
@@ -46,7 +46,9 @@ def answer(question: Question, say: Say) -> None:
     """Ask and show, with remarks on what is not shown to `say`; raises CallFailed, OutputError."""
     try:
         _answer(question, say)
-    except (listing.NoSuchGuestError, card.NoSuchCardError) as error:
+    except several.HostsFailedError as error:
+        raise CallFailed(str(error), EXIT_STATUS.get(type(error.error), 1)) from error
+    except (several.NoSuchGuestError, card.NoSuchCardError) as error:
         raise CallFailed(str(error), EXIT_STATUS[GuestNotFoundError]) from error
     except card.CardsUnknownError as error:
         raise CallFailed(str(error), 1) from error

@@ -64,7 +64,7 @@ def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
     if len(data) > SETTINGS_LIMIT_BYTES:
         raise _refusal(where, f"larger than {SETTINGS_LIMIT_BYTES} bytes")
     try:
-        return _convert(load_toml(data.decode("utf-8")), where, shape)
+        return convert(load_toml(data.decode("utf-8")), where, shape)
     except UnicodeDecodeError as error:
         raise _refusal(where, f"not UTF-8 at byte {error.start}") from error
     except RecursionError as error:
@@ -74,7 +74,8 @@ def parse_settings(data: bytes, where: str, shape: type[S]) -> S:
         raise _refusal(where, f"not TOML: {error}") from error
 
 
-def _convert(tree: Mapping[str, object], where: str, shape: type[S]) -> S:
+def convert(tree: Mapping[str, object], where: str, shape: type[S]) -> S:
+    """The settings in a tree that was read already, or in a part of one, whose place `where` then names; raises SettingsError."""
     if impossible := _impossible(tree):
         raise _refusal(where, impossible)
     try:

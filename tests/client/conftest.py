@@ -23,6 +23,13 @@ from tests.client.fake_proxy import Fleet, Guest, serve
 Ask = Callable[..., Awaitable[Any]]
 
 
+@pytest.fixture(autouse=True)
+def config_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where guestctl's file of contexts would be: whoever runs the tests may have one, and it is not read."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config/guestctl/config.toml"
+
+
 @pytest.fixture
 def socket_folder() -> Iterator[Path]:
     """A folder with a short name: a socket's path has at most 107 bytes."""

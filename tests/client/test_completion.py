@@ -16,7 +16,7 @@ from tests.client.fake_proxy import Fleet, Guest
 from tests.client.terminal import COMMAND, environment
 
 
-def _completed(line: str, **more: str) -> tuple[list[str], str]:
+def completed(line: str, **more: str) -> tuple[list[str], str]:
     """What bash would be offered at the end of `line`, and what stood on stderr."""
     words = line.split(" ")
     done = subprocess.run(
@@ -55,15 +55,15 @@ def test_bash_completes_commands_and_the_ids_of_guests(address: str, fleet: Flee
 
 
 def test_ids_come_from_the_proxy_that_the_line_names(address: str, fleet: Fleet) -> None:
-    assert _completed(f"guestctl --proxy {address} info v") == (["vm1", "vm2"], "")
-    assert _completed("guestctl gpu vm", GUESTCTL_PROXY=address) == (["vm1", "vm2"], "")
+    assert completed(f"guestctl --proxy {address} info v") == (["vm1", "vm2"], "")
+    assert completed("guestctl gpu vm", GUESTCTL_PROXY=address) == (["vm1", "vm2"], "")
     fleet.guests = {"vm1": Guest(), "vm2 $(touch x)": Guest(), "vm3\n": Guest(), "-rf": Guest()}
-    assert _completed("guestctl gpu vm", GUESTCTL_PROXY=address) == (["vm1"], ""), "what is no id is not given to a shell"
+    assert completed("guestctl gpu vm", GUESTCTL_PROXY=address) == (["vm1"], ""), "what is no id is not given to a shell"
 
 
 def test_a_proxy_that_is_silent_or_not_there_offers_nothing_and_says_nothing(silent: tuple[str, threading.Event]) -> None:
-    assert _completed("guestctl gpu ", GUESTCTL_PROXY="unix:/run/nobody") == ([], "")
-    assert _completed("guestctl gpu ", GUESTCTL_PROXY="no address") == ([], "")
+    assert completed("guestctl gpu ", GUESTCTL_PROXY="unix:/run/nobody") == ([], "")
+    assert completed("guestctl gpu ", GUESTCTL_PROXY="no address") == ([], "")
     started = time.monotonic()
-    assert _completed("guestctl gpu ", GUESTCTL_PROXY=silent[0]) == ([], "")
+    assert completed("guestctl gpu ", GUESTCTL_PROXY=silent[0]) == ([], "")
     assert time.monotonic() - started < COMPLETION_SECONDS + 10, "bounded, on a busy machine too"

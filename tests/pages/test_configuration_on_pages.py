@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from guest_client.guestctl import config as contexts
 from guest_service.boot_gate.policy import Policy
 from guest_service.config import GuestConfig
 from guest_service.host_facts.identity import IdentityFile
@@ -28,6 +29,7 @@ SHAPES: tuple[type[msgspec.Struct], ...] = (GuestConfig, ProxyConfig, GuestSetti
 READERS: Mapping[str, Callable[[bytes], object]] = {
     **{shape.__name__: functools.partial(parse_settings, where="page", shape=shape) for shape in SHAPES},
     "rack": functools.partial(parse_rack, name="page"),
+    "contexts": contexts.parse,
 }
 
 

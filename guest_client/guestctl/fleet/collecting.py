@@ -6,50 +6,87 @@ is shown all the same.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from google.rpc import code_pb2, status_pb2
 
-from guest_client.guestctl import connect
-from guest_client.guestctl.fleet.listing import require_chosen
+from guest_client.async_client import AsyncProxyClient
+from guest_client.guestctl.fleet.several import HostQuestion, ask_each, each_host, require_answers, status_of
 from guest_client.guestctl.output import csv_view, json_view, screen, stdout, tables
 from guest_client.guestctl.output.gpu_table import GpuTable, Outcome
 from guest_client.guestctl.output.remarks import Say, UnknownFields
-from guest_client.guestctl.request import Chosen, Output, Question
+from guest_client.guestctl.request import Output, Question
 from guest_fleet.v1 import fleet_pb2
 
 
 def show(question: Question, say: Say) -> None:
-    """Ask and show; raises ClientError, OutputError, NoSuchGuestError."""
-    chosen = question.chosen or Chosen()
-    unknown_fields = UnknownFields(say)
-    seen: dict[str, Outcome] = {}
-    given: dict[str, int] = {}
-    waiting = _Waiting(shown=question.output is Output.TABLE and screen.usable())
+    """Ask and show; raises ClientError, OutputError, NoSuchGuestError, HostsFailedError."""
+    asyncio.run(_show(question, UnknownFields(say)))
+
+
+async def _show(question: Question, unknown_fields: UnknownFields) -> None:
+    collected = _Collected(question, unknown_fields)
     if question.output is Output.CSV:
-        stdout.write(csv_view.to_text([csv_view.CARD_COLUMNS]))
+        stdout.write(csv_view.to_text([csv_view.CARD_COLUMNS if not question.proxies else ["host", *csv_view.CARD_COLUMNS]]))
     try:
-        with (
-            connect.proxy_client(question) as proxy,
-            contextlib.closing(
-                proxy.collect_gpu_info(ids=chosen.ids, labels=chosen.labels or None, max_age_seconds=question.max_age_seconds)
-            ) as outcomes,
-        ):
-            for outcome in outcomes:
-                seen[outcome.guest_id] = outcome_of(outcome)
-                if outcome.HasField("gpus_given"):
-                    given[outcome.guest_id] = outcome.gpus_given
-                if question.output is not Output.TABLE:
-                    stdout.write(outcome_lines(question.output, outcome))
-                unknown_fields.look_at(outcome)
-                waiting.answered(len(seen))
+        failures = await ask_each(each_host(question), collected.ask)
+        for host, error in failures.items():
+            collected.failed(host, status_of(error))
     finally:
-        waiting.over()
-        if question.output is Output.TABLE and seen:
-            stdout.write(tables.render(GpuTable(dict(sorted(seen.items())), given)))
-    require_chosen(chosen, {guest_id for guest_id, outcome in seen.items() if not _unknown(outcome)})
-    if question.output is Output.TABLE and not seen:
+        collected.over()
+    require_answers(failures, question, collected.known)
+    if question.output is Output.TABLE and not collected.seen:
         stdout.write("the proxy knows no guests\n")
+
+
+class _Collected:
+    """The outcomes by what the guests are called, shown as they come or all together."""
+
+    def __init__(self, question: Question, unknown_fields: UnknownFields) -> None:
+        self._question = question
+        self._unknown_fields = unknown_fields
+        self._waiting = _Waiting(shown=question.output is Output.TABLE and screen.usable())
+        self.seen: dict[str, Outcome] = {}
+        self._given: dict[str, int] = {}
+        self.known: set[str] = set()
+
+    async def ask(self, asked: HostQuestion, proxy: AsyncProxyClient) -> None:
+        """Take the outcomes of one host's guests."""
+        chosen = asked.chosen
+        stream = proxy.collect_gpu_info(
+            ids=chosen.ids, labels=chosen.labels or None, max_age_seconds=self._question.max_age_seconds
+        )
+        async with contextlib.aclosing(stream) as outcomes:
+            async for outcome in outcomes:
+                self._take(asked, outcome)
+
+    def _take(self, asked: HostQuestion, outcome: fleet_pb2.GuestGpuInfo) -> None:
+        found = outcome_of(outcome)
+        name = asked.named(outcome.guest_id)
+        if not is_not_known(found):
+            self.known.add(name)
+        elif asked.host:
+            return  # another host may know it
+        self.seen[name] = found
+        if outcome.HasField("gpus_given"):
+            self._given[name] = outcome.gpus_given
+        if self._question.output is not Output.TABLE:
+            stdout.write(outcome_lines(self._question.output, outcome, asked.host))
+        self._unknown_fields.look_at(outcome)
+        self._waiting.answered(len(self.seen))
+
+    def failed(self, host: str, status: status_pb2.Status) -> None:
+        """A host gave no answer, or not all of it."""
+        self.seen[host] = status
+        if self._question.output is not Output.TABLE:
+            stdout.write(outcome_lines(self._question.output, fleet_pb2.GuestGpuInfo(status=status), host))
+
+    def over(self) -> None:
+        """All have answered, or nobody waits any more: show the table of those that have."""
+        self._waiting.over()
+        if self._question.output is Output.TABLE and self.seen:
+            stdout.write(tables.render(GpuTable(dict(sorted(self.seen.items())), self._given)))
 
 
 class _Waiting:
@@ -69,7 +106,8 @@ class _Waiting:
             stdout.write("\r\x1b[K")
 
 
-def _unknown(outcome: Outcome) -> bool:
+def is_not_known(outcome: Outcome) -> bool:
+    """Whether the proxy knows no such guest."""
     return isinstance(outcome, status_pb2.Status) and outcome.code == code_pb2.NOT_FOUND
 
 
@@ -78,8 +116,8 @@ def outcome_of(outcome: fleet_pb2.GuestGpuInfo) -> Outcome:
     return outcome.gpu_info if outcome.WhichOneof("outcome") == "gpu_info" else outcome.status
 
 
-def outcome_lines(output: Output, outcome: fleet_pb2.GuestGpuInfo) -> str:
-    """One outcome for a script: a line of JSON, or its rows of CSV."""
+def outcome_lines(output: Output, outcome: fleet_pb2.GuestGpuInfo, host: str = "") -> str:
+    """One outcome for a script: a line of JSON, or its rows of CSV; with its host where there are several."""
     if output is Output.JSON:
-        return json_view.to_line(json_view.view(outcome))
-    return csv_view.to_text(csv_view.cards_of_outcome(outcome))
+        return json_view.to_line(json_view.with_host(host, json_view.view(outcome)))
+    return csv_view.to_text(csv_view.of_host(host, csv_view.cards_of_outcome(outcome)))

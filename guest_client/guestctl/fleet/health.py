@@ -7,17 +7,19 @@ the command, as for every other command.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 
-from google.rpc import code_pb2, status_pb2
 from rich.console import Group
 
+from guest_client.async_client import AsyncProxyClient
 from guest_client.guestctl import connect
-from guest_client.guestctl.fleet.collecting import outcome_of
-from guest_client.guestctl.fleet.listing import gpus_given, require_chosen
+from guest_client.guestctl.fleet.collecting import is_not_known, outcome_of
+from guest_client.guestctl.fleet.listing import gpus_given
+from guest_client.guestctl.fleet.several import HostQuestion, ask_each, each_host, require_answers, status_of
 from guest_client.guestctl.output import csv_view, health_view, json_view, stdout, tables
-from guest_client.guestctl.output.gpu_table import Outcome
 from guest_client.guestctl.output.health_view import GuestHealth
 from guest_client.guestctl.output.remarks import Say, UnknownFields
 from guest_client.guestctl.request import Chosen, Output, Question
@@ -28,7 +30,7 @@ CARDS_NOT_OK = 6
 
 
 def show(question: Question, say: Say) -> bool:
-    """Ask and show; whether all is well. Raises ClientError, OutputError, NoSuchGuestError."""
+    """Ask and show; whether all is well. Raises ClientError, OutputError, NoSuchGuestError, HostsFailedError."""
     unknown_fields = UnknownFields(say)
     if question.chosen is None:
         given = None
@@ -40,44 +42,45 @@ def show(question: Question, say: Say) -> bool:
                 reply = proxy.gpu_info(question.vm_id)
                 given = gpus_given(proxy, question.vm_id)
         found = health_view.judge(question.vm_id or "guest", reply, given)
-        _write(question.output, [found])
+        _write(question.output, [found], several=False)
         unknown_fields.look_at(reply)
         return found.level is Level.OK
-    return _show_many(question, question.chosen, unknown_fields)
+    return asyncio.run(_show_many(question, unknown_fields))
 
 
-def _show_many(question: Question, chosen: Chosen, unknown_fields: UnknownFields) -> bool:
+async def _show_many(question: Question, unknown_fields: UnknownFields) -> bool:
     seen: dict[str, GuestHealth] = {}
-    not_known: set[str] = set()
-    with (
-        connect.proxy_client(question) as proxy,
-        contextlib.closing(proxy.collect_gpu_info(ids=chosen.ids, labels=chosen.labels or None)) as outcomes,
-    ):
-        for each in outcomes:
-            outcome = outcome_of(each)
-            if _is_not_known(outcome):
-                not_known.add(each.guest_id)
-                continue
-            seen[each.guest_id] = health_view.judge(
-                each.guest_id, outcome, each.gpus_given if each.HasField("gpus_given") else None
-            )
-            unknown_fields.look_at(each)
-    if seen or not (chosen.ids or chosen.labels):
-        _write(question.output, [guest for _, guest in sorted(seen.items())])
-    require_chosen(chosen, seen.keys() - not_known)
-    return all(guest.level is Level.OK for guest in seen.values())
+
+    async def ask(asked: HostQuestion, proxy: AsyncProxyClient) -> None:
+        chosen = asked.chosen
+        stream = proxy.collect_gpu_info(ids=chosen.ids, labels=chosen.labels or None)
+        async with contextlib.aclosing(stream) as outcomes:
+            async for each in outcomes:
+                outcome = outcome_of(each)
+                if is_not_known(outcome):
+                    continue
+                given = each.gpus_given if each.HasField("gpus_given") else None
+                judged = health_view.judge(each.guest_id, outcome, given)
+                seen[asked.named(each.guest_id)] = replace(judged, host=asked.host)
+                unknown_fields.look_at(each)
+
+    chosen = question.chosen or Chosen()
+    failures = await ask_each(each_host(question), ask)
+    found = [each for _, each in sorted(seen.items())]
+    found.extend(health_view.without_answer(host, status_of(error)) for host, error in failures.items())
+    if found or not (chosen.ids or chosen.labels):
+        _write(question.output, found, several=bool(question.proxies))
+    require_answers(failures, question, seen)
+    return all(guest.level is Level.OK for guest in found)
 
 
-def _write(output: Output, guests: Iterable[GuestHealth]) -> None:
+def _write(output: Output, guests: Sequence[GuestHealth], *, several: bool) -> None:
     match output:
         case Output.JSON:
-            stdout.write("".join(json_view.to_line(health_view.as_json(guest)) for guest in guests))
+            lines = (json_view.with_host(guest.host, health_view.as_json(guest)) for guest in guests)
+            stdout.write("".join(map(json_view.to_line, lines)))
         case Output.CSV:
-            rows = [row for guest in guests for row in health_view.as_rows(guest)]
-            stdout.write(csv_view.to_text([health_view.CSV_COLUMNS, *rows]))
+            rows = [row for guest in guests for row in csv_view.of_host(guest.host, health_view.as_rows(guest))]
+            stdout.write(csv_view.to_text([["host", *health_view.CSV_COLUMNS] if several else health_view.CSV_COLUMNS, *rows]))
         case Output.TABLE:
             stdout.write(tables.render(Group(*health_view.lines(guests))))
-
-
-def _is_not_known(outcome: Outcome) -> bool:
-    return isinstance(outcome, status_pb2.Status) and outcome.code == code_pb2.NOT_FOUND

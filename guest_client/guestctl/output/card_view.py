@@ -27,7 +27,8 @@ from guest_contract.card_row import Field
 from guest_contract.words import UNKNOWN
 
 _Message: TypeAlias = guest_api_pb2.XidCount | guest_api_pb2.MigInstance | guest_api_pb2.GpuProcess
-CSV_COLUMNS = ["guest_id", "index", "uuid", "group", "name", "value", "unit", "state"]
+# The names of a card are rows of their own: a guest may send 64 KiB of UUID, and there is a row for each number of each XID.
+CSV_COLUMNS = ["guest_id", "index", "group", "name", "value", "unit", "state"]
 # A card has at most seven instances and some twenty kinds of XID; a guest may send thousands. JSON and CSV have all.
 LIST_LIMIT = 64
 PROCESSES = "processes"
@@ -212,7 +213,9 @@ def _group_json(found: WholeCard, group: str) -> Json:
 def as_rows(found: WholeCard) -> Iterator[Row]:
     """A row for each value, each number of a list, and each reason; `state` tells unset from not asked."""
     card = found.card
-    whose: Row = [found.guest, card.index, card.message.uuid]
+    whose: Row = [found.guest, card.index]
+    for name, text in (("uuid", card.message.uuid), ("pci_bus_id", card.message.pci_bus_id)):
+        yield [*whose, "card", name, text or None, None, "value" if text else "unset"]
     yield [*whose, "verdict", "health", card.verdict.level.word, None, "value"]
     for reason in card.verdict.reasons:
         yield [*whose, "verdict", reason.code, f"{reason.words}. {reason.action}", None, "value"]

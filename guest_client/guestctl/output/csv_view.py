@@ -19,6 +19,7 @@ from guest_api import guest_api_pb2
 from guest_client.guestctl.output import card_cells
 from guest_client.guestctl.output.json_view import Json, view
 from guest_client.guestctl.output.statuses import code_name
+from guest_client.guestctl.output.tables import Listed
 from guest_contract import card_values
 from guest_contract.health import Level
 from guest_fleet.v1 import fleet_pb2
@@ -53,6 +54,11 @@ def to_text(rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
+def of_host(host: str, rows: Iterable[Row]) -> list[Row]:
+    """The same rows with the host in front, where there are several."""
+    return [[host, *row] if host else row for row in rows]
+
+
 def cards_of_outcome(outcome: fleet_pb2.GuestGpuInfo) -> list[Row]:
     """One row per card of a guest, or one without a card: nothing there, unknown, or no answer at all."""
     received = view(outcome.received_at) if outcome.HasField("received_at") else None
@@ -85,14 +91,18 @@ def _failed(guest_id: str, received: Json, status: status_pb2.Status) -> Row:
     return [guest_id, received, code_name(status.code), status.message, *[None] * (len(CARD_COLUMNS) - 4)]
 
 
-def guests(answer: fleet_pb2.ListGuestsResponse, levels: Mapping[str, Level]) -> list[Row]:
-    """A header and one row per guest; `levels` has the health of those of which it is known."""
-    rows: list[Row] = [_LIST_COLUMNS]
-    for guest in answer.guests:
-        shown = view(guest)
+def guests(listed: Iterable[Listed], levels: Mapping[str, Level], *, several: bool) -> list[Row]:
+    """A header and one row per guest; of several hosts with the host in front, and `reason` at the end for one that gave no answer."""
+    rows: list[Row] = [["host", *_LIST_COLUMNS, "reason"]]
+    for host, name, answer in listed:
+        if isinstance(answer, status_pb2.Status):
+            rows.append([host, None, code_name(answer.code), *[None] * (len(_LIST_COLUMNS) - 2), answer.message])
+            continue
+        shown = view(answer)
         assert isinstance(shown, dict)  # noqa: S101 - a message with fields is an object
-        rows.append([*(shown[name] for name in _LIST_COLUMNS[:-1]), health_word(levels.get(guest.id, Level.UNKNOWN))])
-    return rows
+        level = health_word(levels.get(name, Level.UNKNOWN))
+        rows.append([host, *(shown[column] for column in _LIST_COLUMNS[:-1]), level, None])
+    return rows if several else [row[1:-1] for row in rows]
 
 
 def containers(answer: guest_api_pb2.ListContainersResponse) -> list[Row]:

@@ -28,12 +28,21 @@ CSV_COLUMNS = ["guest_id", "index", "uuid", "pci_bus_id", "health", "reason", "w
 
 @dataclass(frozen=True, slots=True)
 class GuestHealth:
-    """One guest's cards with their verdicts, and what is true of none of them. `stopped`: there is nothing to judge."""
+    """One guest's cards with their verdicts, and what is true of none of them. `stopped`: there is nothing to judge.
+
+    Of several hosts `host` is the guest's, and `guest` is empty for one that gave no answer.
+    """
 
     guest: str
     cards: tuple[Card, ...] = ()
     beside: tuple[Reason, ...] = ()
     stopped: bool = False
+    host: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "/".join(filter(None, (self.host, self.guest)))
 
     @property
     def level(self) -> Level:
@@ -51,24 +60,30 @@ def judge(guest: str, outcome: Outcome, cards_given: int | None = None) -> Guest
     return GuestHealth(guest, tuple(card_cells.read(outcome)), tuple(health.beside_cards(outcome, cards_given)))
 
 
+def without_answer(host: str, status: status_pb2.Status) -> GuestHealth:
+    """What is known of the guests of a host that gave no answer."""
+    action = "See whether the host runs and its proxy answers."
+    return GuestHealth("", beside=(Reason(code_name(status.code), Level.UNKNOWN, in_words(status, host), action),), host=host)
+
+
 def lines(found: Iterable[GuestHealth]) -> Iterator[Text]:
     """A line for whatever is not ok, then one that counts."""
     counts: Counter[Level] = Counter()
     guests = cards = 0
     for guest in found:
-        guests += 1
+        guests += bool(guest.guest)
         cards += len(guest.cards)
         if guest.stopped:
-            yield safe(f"{guest.guest}: stopped")
+            yield safe(f"{guest.name}: stopped")
         for reason in guest.beside:
-            yield _line(guest.guest, Verdict(reason.level, (reason,)))
+            yield _line(guest.name, Verdict(reason.level, (reason,)))
         sick = [card for card in guest.cards if card.verdict.level is not Level.OK]
         counts.update(card.verdict.level for card in guest.cards)
         for card in sick[:CARDS_LIMIT]:
             name = "".join(f" {name.plain}" for name in card_cells.names(card)[:1])
-            yield _line(f"{guest.guest} GPU {card.index}{name}", card.verdict)
+            yield _line(f"{guest.name} GPU {card.index}{name}", card.verdict)
         if len(sick) > CARDS_LIMIT:
-            yield safe(f"{guest.guest}: and {len(sick) - CARDS_LIMIT} more")
+            yield safe(f"{guest.name}: and {len(sick) - CARDS_LIMIT} more")
     parts = [
         f"{counts[level]} {level.word}" for level in (Level.OK, Level.DEGRADED, Level.FAILED, Level.UNKNOWN) if counts[level]
     ]

@@ -28,6 +28,11 @@ def to_line(value: Json) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n"
 
 
+def with_host(host: str, value: Json) -> Json:
+    """The same object with `host` in front, where there are several."""
+    return {"host": host, **value} if host and isinstance(value, dict) else value
+
+
 def view(message: Message) -> Json:
     """`message` with every field of the contract; a Timestamp is RFC 3339 text, a Duration seconds."""
     if isinstance(message, Timestamp):

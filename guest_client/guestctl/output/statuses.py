@@ -16,6 +16,6 @@ def code_name(code: int) -> str:
 
 def in_words(status: status_pb2.Status, guest_id: str) -> str:
     """`unavailable: not reachable`, not escaped; the guest's name, which the proxy puts in front, stands beside it already."""
-    reason = status.message.removeprefix(f"guest {guest_id}: ")
+    reason = status.message.removeprefix(f"guest {guest_id.rpartition('/')[2]}: ")
     code = code_name(status.code).replace("_", " ")
     return f"{code}: {reason}" if reason else code

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
+from google.rpc import status_pb2
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from guest_api import guest_api_pb2
-from guest_client.guestctl.output import card_cells, stdout
+from guest_client.guestctl.output import card_cells, statuses, stdout
 from guest_client.guestctl.output.card_cells import TEXT_CELLS, cut, safe
 from guest_client.guestctl.output.gpu_table import GpuTable
 from guest_contract import system_values, words
@@ -129,23 +131,38 @@ def _more(entries: Sequence[object]) -> list[Text]:
     return [Text(f"and {len(entries) - ROWS_LIMIT} more, see -o json")] if len(entries) > ROWS_LIMIT else []
 
 
-def guests(answer: fleet_pb2.ListGuestsResponse, levels: Mapping[str, Level]) -> RenderableType:
-    """The guests that a proxy knows; `levels` has the health of those of which it is known."""
-    if not answer.guests:
+class Listed(NamedTuple):
+    """A line of a list: the host, empty where there is one, what the guest is called, and the guest; or why the host gave no answer."""
+
+    host: str
+    name: str
+    answer: fleet_pb2.Guest | status_pb2.Status
+
+
+def guests(listed: Sequence[Listed], levels: Mapping[str, Level]) -> RenderableType:
+    """The guests that proxies know; `levels` has the health of those of which it is known."""
+    if not listed:
         return Text("the proxy knows no guests")
     table = _table("Guest", "State", "Health", "Last contact", "Agent", "Labels", "Address")
     remarks: list[Text] = []
-    for guest in answer.guests:
-        on_bus = guest.pci_devices if guest.HasField("pci_devices") else None
-        given = guest.gpus_given if guest.HasField("gpus_given") else None
-        if guest.HasField("gpus") and (missing := words.cards_missing(guest.gpus, on_bus, given)):
-            remarks.append(safe(f"{guest.id}: a card is missing ({missing})", "red"))
-        contact = words.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else UNKNOWN
-        labels = ", ".join(f"{key}={guest.labels[key]}" for key in sorted(guest.labels))
-        state = _STATES.get(guest.state, Text("unknown"))
-        health = card_cells.level(levels.get(guest.id, Level.UNKNOWN))
-        table.add_row(safe(guest.id), state, health, *map(_cell, (contact, guest.agent_version, labels, guest.address)))
+    for _, name, answer in listed:
+        if isinstance(answer, status_pb2.Status):
+            table.add_row(safe(name), Text("no answer", "red"), *[UNKNOWN] * 5)
+            remarks.append(safe(f"{name}: {statuses.in_words(answer, name)}", "red"))
+            continue
+        table.add_row(safe(name), *_guest_cells(answer, levels.get(name, Level.UNKNOWN)))
+        on_bus = answer.pci_devices if answer.HasField("pci_devices") else None
+        given = answer.gpus_given if answer.HasField("gpus_given") else None
+        if answer.HasField("gpus") and (missing := words.cards_missing(answer.gpus, on_bus, given)):
+            remarks.append(safe(f"{name}: a card is missing ({missing})", "red"))
     return Group(table, *remarks)
+
+
+def _guest_cells(guest: fleet_pb2.Guest, level: Level) -> list[Text]:
+    contact = words.moment(guest.last_contact.seconds) if guest.HasField("last_contact") else UNKNOWN
+    labels = ", ".join(f"{key}={guest.labels[key]}" for key in sorted(guest.labels))
+    state = _STATES.get(guest.state, Text("unknown"))
+    return [state, card_cells.level(level), *map(_cell, (contact, guest.agent_version, labels, guest.address))]
 
 
 def _cell(text: str) -> Text:

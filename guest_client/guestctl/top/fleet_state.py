@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from google.rpc import code_pb2
 
 from guest_api import guest_api_pb2
+from guest_client.errors import ClientError
+from guest_client.guestctl.fleet.several import called
 from guest_client.guestctl.output import card_cells
 from guest_client.guestctl.output.card_cells import Card
 from guest_client.guestctl.request import BY_GUEST, SORTABLE
@@ -24,9 +26,10 @@ from guest_fleet.v1 import fleet_pb2
 
 @dataclass(slots=True)
 class Entry:
-    """One guest. `sampled_at` is when the sample was taken that it last answered with, monotonic."""
+    """One guest; `guest_id` is HOST/ID where there are several hosts. `sampled_at` is when its last sample was taken, monotonic."""
 
     guest_id: str
+    host: str = ""
     outcome: fleet_pb2.GuestGpuInfo | None = None
     listed_state: int = fleet_pb2.GUEST_STATE_UNSPECIFIED
     sampled_at: float | None = None
@@ -78,38 +81,42 @@ class Board:
         self._wall_clock = wall_clock
         self._entries: dict[str, Entry] = {}
         self._told: set[str] = set()
+        # Of several hosts those that give no answer now, with the reason.
+        self.away: dict[str, ClientError] = {}
 
-    def expect(self, guests: Iterable[fleet_pb2.Guest]) -> None:
-        """Show these guests also before their first outcome comes, and forget those that are not among them.
+    def expect(self, guests: Iterable[fleet_pb2.Guest], host: str = "") -> None:
+        """Show these guests of `host` also before their first outcome comes, and forget those that are not among them.
 
         An id that was asked for and is unknown to the proxy stays, as such.
         """
-        found = {entry.guest_id: entry for entry in self._entries.values() if entry.unknown}
+        found = {entry.guest_id: entry for entry in self._entries.values() if entry.unknown or entry.host != host}
         for guest in guests:
-            entry = found[guest.id] = self._entries.get(guest.id) or Entry(guest.id)
+            name = called(host, guest.id)
+            entry = found[name] = self._entries.get(name) or Entry(name, host)
             entry.listed_state = guest.state
         self._entries = found
 
-    def new_stream(self) -> None:
+    def new_stream(self, host: str = "") -> None:
         """A stream begins: its first outcome of each guest may be an interval old."""
-        self._told.clear()
+        self._told = {name for name in self._told if name in self._entries and self._entries[name].host != host}
 
-    def tell(self, outcome: fleet_pb2.GuestGpuInfo) -> None:
+    def tell(self, outcome: fleet_pb2.GuestGpuInfo, host: str = "") -> None:
         """Put `outcome` in place of the guest's last one."""
         now = self._clock()
-        entry = self._entries.setdefault(outcome.guest_id, Entry(outcome.guest_id))
+        name = called(host, outcome.guest_id)
+        entry = self._entries.setdefault(name, Entry(name, host))
         entry.outcome, entry.cards, entry.sums = outcome, (), NO_CARDS
         if outcome.WhichOneof("outcome") == "gpu_info":
             answer = outcome.gpu_info
             entry.cards = tuple(sorted(card_cells.read(answer), key=lambda card: card.index))
             entry.sums = card_sums.of_cards(answer.gpus)
             age = answer.sample_age_ms / 1000 if answer.HasField("sample_age_ms") else None
-            entry.sampled_at = None if age is None else now - age - self._kept_seconds(outcome)
-        self._told.add(outcome.guest_id)
+            entry.sampled_at = None if age is None else now - age - self._kept_seconds(name, outcome)
+        self._told.add(name)
 
-    def _kept_seconds(self, outcome: fleet_pb2.GuestGpuInfo) -> float:
+    def _kept_seconds(self, name: str, outcome: fleet_pb2.GuestGpuInfo) -> float:
         """How long the proxy had kept the first outcome of a guest; later ones come at once."""
-        if outcome.guest_id in self._told or not outcome.HasField("received_at"):
+        if name in self._told or not outcome.HasField("received_at"):
             return 0.0
         received_at = outcome.received_at.seconds + outcome.received_at.nanos / 1e9
         return min(max(self._wall_clock() - received_at, 0.0), self._interval_seconds)

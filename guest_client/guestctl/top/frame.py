@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from guest_client.errors import ClientError
+from guest_client.guestctl.fleet.several import status_of
 from guest_client.guestctl.output import card_cells, columns, statuses
 from guest_client.guestctl.output.card_cells import Card, safe
 from guest_client.guestctl.output.columns import Column
@@ -90,7 +92,12 @@ def frame(board: Board, sort: str, offset: int, size: Size, notice: str) -> Fram
 def snapshot(board: Board, sort: str, width: int) -> list[Text]:
     """The same for something that is no terminal: everything, once."""
     quiet = [_quiet_line(entry) for entry in board.entries() if entry.quiet]
-    return [totals(board), *_trouble(board, len(board.entries())), *card_lines(board, board.cards(sort), width), *quiet]
+    return [
+        totals(board),
+        *_trouble(board, len(board.entries()) + len(board.away)),
+        *card_lines(board, board.cards(sort), width),
+        *quiet,
+    ]
 
 
 def totals(board: Board) -> Text:
@@ -99,6 +106,8 @@ def totals(board: Board) -> Text:
     failing = sum(entry.failed for entry in entries)
     sums = card_sums.together(entry.sums for entry in entries)
     text = Text(_count(len(entries), "guest"), no_wrap=True, overflow="ellipsis")
+    if board.away:
+        text.append(f", {_count(len(board.away), 'host')} away", "red")
     if failing:
         text.append(f", {failing} failing", "red")
     if sick := sum(card.verdict.level > Level.UNKNOWN for entry in entries for card in entry.cards):
@@ -134,12 +143,21 @@ def card_lines(board: Board, found: Sequence[tuple[Entry, Card]], width: int) ->
 
 
 def _trouble(board: Board, limit: int) -> list[Text]:
+    hosts = [_host_line(host, error) for host, error in sorted(board.away.items())]
     failing = [entry for entry in board.entries() if entry.failed or entry.missing]
-    shown = failing if len(failing) <= limit else failing[: limit - 1]
-    lines = [_trouble_line(board, entry) for entry in shown]
-    if len(failing) > len(shown):
-        lines.append(Text(f"and {_count(len(failing) - len(shown), 'more guest')} in trouble", "red", no_wrap=True))
+    in_trouble = len(hosts) + len(failing)
+    room = in_trouble if in_trouble <= limit else limit - 1
+    lines = [*hosts[:room], *(_trouble_line(board, entry) for entry in failing[: max(room - len(hosts), 0)])]
+    if in_trouble > len(lines):
+        what = "more guest" if len(hosts) <= room else "more host or guest"
+        lines.append(Text(f"and {_count(in_trouble - len(lines), what)} in trouble", "red", no_wrap=True))
     return lines
+
+
+def _host_line(host: str, error: ClientError) -> Text:
+    line = safe(f"{host}: no answer, trying again: {statuses.in_words(status_of(error), host)}", "bold red")
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def _trouble_line(board: Board, entry: Entry) -> Text:
