@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .PHONY: help demo test check proto proto-check reference messages metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
-  fuzz coverage soak kills attack bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics gpu-check
+  fuzz coverage soak kills attack bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics fleet-sim gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -28,6 +28,7 @@ help:
 	@echo 'make wheel          wheel and sdist in dist/, reproducible'
 	@echo 'make deb            the Debian packages of guest and host in dist/; deb-test: installs and removes them in a root of its own'
 	@echo 'make bench          all benchmarks; bench-sample, -gate, -ahead, -stall, -forward, -fleet, -fleet-metrics: one of them'
+	@echo 'make fleet-sim      20 hosts with 50 simulated guests under a real Prometheus, ten minutes (Debian: prometheus): docs/scale.md'
 	@echo 'make soak kills     ten minutes of disturbed guests (MINUTES=1); 100 deaths by kill -9 (KILLS=10, SEED=n): docs/soak.md'
 	@echo 'make attack         eight minutes of attacks on proxy and agent, and what the honest notice (SECONDS=30 is short): docs/soak.md'
 	@echo 'make lock           newer dependencies'
@@ -148,6 +149,10 @@ bench-stall: $(READY)
 # The fleet's metrics for 1000 guests with 8 cards: cost of a page, and how long the event loop is held.
 bench-fleet-metrics: $(READY)
 	GRPC_VERBOSITY=NONE $(BIN)/python -m benchmarks.fleet_metrics
+
+# Twenty proxies with 50 simulated guests each under a real Prometheus for ten minutes; ARGS adds options (python -m benchmarks.fleet_sim --help).
+fleet-sim: $(READY)
+	GRPC_VERBOSITY=NONE $(BIN)/python -m benchmarks.fleet_sim $(ARGS)
 
 # GpuInfo through the proxy, a bare grpc.aio forwarder, Envoy and nginx (the last one where it is installed).
 bench-forward: $(VENV)/.bench-ready

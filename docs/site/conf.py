@@ -29,7 +29,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             *("docs/kubevirt", "deploy/kubernetes/README", "deploy/examples/README"),
         ),
     ),
-    ("Operate", ("docs/guestctl", "docs/cards", "docs/fleet", "docs/doctor", "docs/runbook", "docs/gpu-check")),
+    ("Operate", ("docs/guestctl", "docs/cards", "docs/fleet", "docs/scale", "docs/doctor", "docs/runbook", "docs/gpu-check")),
     ("Secure", ("docs/security", "docs/access", "docs/boot-gate", "SECURITY")),
     ("Look up", ("docs/configuration", "docs/commands", "docs/contract", "docs/metrics", "docs/client")),
     ("The project", ("CONTRIBUTING", "docs/decisions/README", "docs/soak", "benchmarks/RESULTS", "CHANGELOG")),
