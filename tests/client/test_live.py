@@ -300,3 +300,29 @@ def test_everything_of_one_card_of_a_real_guest_is_shown_by_its_uuid(proxy: str)
     groups = {line for line in shown.splitlines() if not line.startswith(" ")}
     assert {"base", *DEFAULT_GROUPS} <= groups
     assert "not asked: serial, throughput" in shown
+
+
+def test_top_of_two_real_hosts_goes_on_while_one_proxy_is_away_and_takes_it_back(host: Host, proxy: str) -> None:
+    other = Host(host.folder / "4")
+    other.folder.mkdir()
+    (other.folder / "proxy.toml").write_text(PROXY.format(folder=host.folder))
+    hosts = other.folder / "hosts"
+    hosts.write_text(f"a {proxy}\nb {other.address}\n")
+    with contextlib.ExitStack() as here, _process("top", "--hosts", str(hosts), "--interval", "1") as process:
+        output = process.stdout
+        assert output is not None
+
+        def until(words: str) -> None:
+            while not output.readline().startswith(words):
+                assert process.poll() is None
+
+        until("4 guests, 1 host away, 1 failing; 8 GPUs")
+        until("b: no answer, trying again: unavailable: ")
+        with other.proxy():
+            until("8 guests, 2 failing; 16 GPUs")
+        until("8 guests, 1 host away, 2 failing; 16 GPUs")
+        here.enter_context(other.proxy())
+        until("8 guests, 2 failing; 16 GPUs")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20)[1] == ""
+        assert process.returncode == 130
