@@ -103,7 +103,7 @@ class _Guests:
     def reachability(self, _guest_id: str) -> Reachability:
         return Reachability()
 
-    def reach(self, guest_id: str) -> _Guest:
+    def upstream(self, guest_id: str) -> _Guest:
         return _Guest(guest_id, self._answers[guest_id])
 
 
