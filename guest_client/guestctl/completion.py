@@ -29,6 +29,11 @@ def script(shell: str, command: click.Command) -> str:
     return kind(command, {}, "guestctl", _VARIABLE).source()
 
 
+def complete_guest_id_of_a_card(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The same for the first argument of `card`; the second is a card."""
+    return [] if context.params.get("where") else complete_guest_ids(context, parameter, incomplete)
+
+
 def complete_guest_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids that begin with `incomplete`; none when the proxy does not say."""
     from guest_client.guestctl.fleet.listing import guest_ids  # noqa: PLC0415 - gRPC loads only when a call is made

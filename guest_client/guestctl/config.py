@@ -52,12 +52,12 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def hosts_file(self) -> Path | None:
         """The file of proxies, as --hosts takes it."""
-        return path().parent / Path(self.hosts).expanduser() if self.hosts else None
+        return _beside(self.hosts) if self.hosts else None
 
     def files(self) -> dict[str, Path]:
         """The files of its credentials, by the name of the flag."""
         named = {"ca": self.ca, "cert": self.cert, "key": self.key, "token_file": self.token_file}
-        return {name: path().parent / Path(file).expanduser() for name, file in named.items() if file}
+        return {name: _beside(file) for name, file in named.items() if file}
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,15 +82,27 @@ class Config:
         return self.contexts[name]
 
 
+def _beside(file: str) -> Path:
+    return path().parent / os.path.expanduser(file)  # noqa: PTH111 - as in path()
+
+
 def path() -> Path:
     """Where the file is, if there is one. XDG's rule: what is not absolute is ignored."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(folder if folder.startswith("/") else Path("~/.config").expanduser()) / "guestctl/config.toml"
+    # Path.expanduser fails where a user has no home (a container with any uid).
+    return Path(folder if folder.startswith("/") else os.path.expanduser("~/.config")) / "guestctl/config.toml"  # noqa: PTH111
 
 
 def read() -> Config:
-    """The file, checked; empty when there is none. Raises SettingsError, which names file, key and what to do."""
-    return parse(read_file(path())) if path().exists() else Config()
+    """The file, checked; empty when there is none. Raises SettingsError, which names file, key and what to do.
+
+    What cannot even be looked for (no home, or the home of another user under sudo) is not there.
+    """
+    try:
+        there = path().is_absolute() and bool(path().stat())
+    except OSError:
+        there = False
+    return parse(read_file(path())) if there else Config()
 
 
 def parse(data: bytes) -> Config:

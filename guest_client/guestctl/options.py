@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from guest_client.guestctl.completion import complete_guest_ids
+from guest_client.guestctl.completion import complete_guest_id_of_a_card, complete_guest_ids
 from guest_client.guestctl.request import ACCESS_VARIABLES, DEFAULT_PROXY, PROXY_VARIABLE, Output
 from guest_client.guestctl.selector import Pairs, SelectorError, read_pairs
 from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
@@ -126,7 +126,7 @@ def one_guest(command: F) -> F:
 def one_card(command: F) -> F:
     """One ID, left out with --guest, and a card of that guest."""
     argument: Callable[[F], F] = click.argument(
-        "where", metavar="[ID] INDEX|UUID", nargs=-1, required=True, shell_complete=complete_guest_ids
+        "where", metavar="[ID] INDEX|UUID", nargs=-1, required=True, shell_complete=complete_guest_id_of_a_card
     )
     return argument(command)
 

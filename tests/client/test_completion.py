@@ -57,6 +57,8 @@ def test_bash_completes_commands_and_the_ids_of_guests(address: str, fleet: Flee
 def test_ids_come_from_the_proxy_that_the_line_names(address: str, fleet: Fleet) -> None:
     assert completed(f"guestctl --proxy {address} info v") == (["vm1", "vm2"], "")
     assert completed("guestctl gpu vm", GUESTCTL_PROXY=address) == (["vm1", "vm2"], "")
+    assert completed("guestctl card vm", GUESTCTL_PROXY=address) == (["vm1", "vm2"], "")
+    assert completed("guestctl card vm1 ", GUESTCTL_PROXY=address) == ([], ""), "a card is no guest"
     fleet.guests = {"vm1": Guest(), "vm2 $(touch x)": Guest(), "vm3\n": Guest(), "-rf": Guest()}
     assert completed("guestctl gpu vm", GUESTCTL_PROXY=address) == (["vm1"], ""), "what is no id is not given to a shell"
 

@@ -183,3 +183,14 @@ def test_the_names_of_contexts_are_completed_and_ids_come_from_the_current_one(w
     write(f'current = "lab"\n[contexts.lab]\nproxy = "{address}"\n[contexts.larder]\n')
     assert completed("guestctl context use la") == (["lab", "larder"], "")
     assert completed("guestctl gpu v") == (["vm1", "vm2"], "")
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/nobody", "x" * 300, "loop"])
+def test_a_home_in_which_no_file_can_be_looked_for_has_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative/is/ignored")
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    assert _out(capsys, "context", "list").startswith("no contexts: ")
+    assert _out(capsys, "context", "show").startswith("no context is used: ")
