@@ -48,6 +48,7 @@ FOUND: Mapping[str, set[str]] = {
     "GuestscopePersistenceModeOff": {"sick"},
     "GuestscopeProxyOverloaded": set(),
     "GuestscopeDirectoryRefused": {"proxy"},
+    "GuestscopeSourceLost": set(),
 }
 ON_THE_GUESTS_OWN_PAGE = {family.name for family in (*table.AGENT_FAMILIES, *table.PROCESS_FAMILIES)}
 # A machine whose disks are all overlays of a container has none to show.

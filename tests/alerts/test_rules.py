@@ -32,7 +32,7 @@ from tests.alerts.deployed import (
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="missing: promtool (Debian package prometheus)")
 # Of the proxy itself: there is no guest that could be scraped without it.
-OF_THE_PROXY = {"GuestscopeProxyDown", "GuestscopeProxyOverloaded", "GuestscopeDirectoryRefused"}
+OF_THE_PROXY = {"GuestscopeProxyDown", "GuestscopeProxyOverloaded", "GuestscopeDirectoryRefused", "GuestscopeSourceLost"}
 # Not exported by every agent; a rule that asks for them says what holds without them.
 OF_THE_WHOLE_CARD = {
     "dstack_gpu_temperature_margin_celsius",
