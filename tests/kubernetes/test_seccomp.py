@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import json
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 from tests.agent.agent import running_agent
 from tests.eventually import eventually
+from tests.host_facts.podman import IMAGE, missing_for_podman, running_podman
 from tests.kubevirt.api_server import ApiServer
 from tests.kubevirt.objects import NODE, instance
 from tests.packaging.source_tree import ROOT
@@ -88,6 +90,27 @@ def test_no_thread_may_have_a_namespace_of_its_own() -> None:
     assert not names & {"clone3", "unshare", "setns", "bpf", "io_uring_setup", "ptrace", "socketcall", "keyctl"}
     families = {rule["args"][0]["value"] for rule in profile["syscalls"] if rule["names"] == ["socket"]}
     assert families == {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_VSOCK}
+
+
+def test_a_container_runtime_starts_a_pods_program_under_the_profile() -> None:
+    """A runtime's own last steps before the program are under it too, and a profile may be too tight for them."""
+    if missing := missing_for_podman():
+        pytest.skip(missing)
+    with running_podman() as podman:
+        said = podman(
+            *("run", "--rm", "--security-opt", f"seccomp={PROFILE}", "--security-opt", "no-new-privileges", "--cap-drop", "ALL"),
+            *(
+                "--user",
+                "65532:65532",
+                "--read-only",
+                IMAGE,
+                "sh",
+                "-c",
+                'while read -r line; do echo "$line"; done </proc/self/status',
+            ),
+        )
+    assert re.search(r"^Seccomp:\s+2$", said, re.MULTILINE)
+    assert re.search(r"^Uid:\s+65532\b", said, re.MULTILINE)
 
 
 async def test_the_proxy_serves_and_follows_under_the_profile(sockets: Path, tmp_path: Path) -> None:
