@@ -47,6 +47,7 @@ class Request:
     namespace: str
     params: dict[str, str]
     token: str
+    certificate: bool
 
 
 @dataclass
@@ -69,6 +70,8 @@ class ApiServer:
         self.allowed = {"list": {"*"}, "watch": {"*"}}
         self.installed = True
         self.page_limit = 500
+        # Gives the first page again and again.
+        self.endless_pages = False
         # Forgets the pages of the next list after its first one.
         self.forget_pages = False
         # A version that is forgotten is refused with status 410, as servers without a watch cache do; else by an event.
@@ -90,6 +93,9 @@ class ApiServer:
     async def serving(self) -> AsyncIterator[None]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._authority.issue_cert("127.0.0.1").configure_cert(context)
+        # A client may show a certificate; who shows none needs a token.
+        self._authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_OPTIONAL
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -111,6 +117,15 @@ class ApiServer:
         }
         file.write_text(yaml.safe_dump(config))
         return file
+
+    def client_certificate(self, name: str) -> dict[str, str]:
+        """A user of a kubeconfig, by a certificate of the cluster's authority."""
+        made = self._authority.issue_cert(common_name=name)
+        chain = b"".join(part.bytes() for part in made.cert_chain_pems)
+        return {
+            "client-certificate-data": base64.b64encode(chain).decode(),
+            "client-key-data": base64.b64encode(made.private_key_pem.bytes()).decode(),
+        }
 
     def put(self, changed: Object) -> None:
         """Create or change an object."""
@@ -185,7 +200,8 @@ class ApiServer:
         params = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         token = head.partition("uthorization: Bearer ")[2].partition("\r\n")[0] if "authorization" in headers else ""
         parts = url.path.removeprefix(GROUP).strip("/").split("/")
-        request = Request(parts[1] if parts[0] == "namespaces" else "", params, token)
+        shown = bool(writer.get_extra_info("ssl_object").getpeercert())
+        request = Request(parts[1] if parts[0] == "namespaces" else "", params, token, shown)
         self.requests.append(request)
         self.asked.set()
         if self.fault == "reset":
@@ -213,7 +229,7 @@ class ApiServer:
     def _judge(self, method: str, path: str, request: Request) -> None:
         if self.busy is not None:
             raise Refused(429, "Too many requests, please try again later.", retry_after=self.busy)
-        if request.token not in self.tokens:
+        if request.token not in self.tokens and not request.certificate:
             raise Refused(401, "Unauthorized")
         verb = "watch" if "watch" in request.params else "list"
         scope = f'in the namespace "{request.namespace}"' if request.namespace else "at the cluster scope"
@@ -233,7 +249,7 @@ class ApiServer:
             if "resourceVersion" in params:
                 raise Refused(400, "specifying resource version is not allowed when using continue")
             go_on = json.loads(base64.b64decode(params["continue"]))
-            version, start = go_on["rv"], go_on["start"]
+            version, start = go_on["rv"], "" if self.endless_pages else go_on["start"]
             if self.forget_pages or version < self._oldest:
                 self.forget_pages = False
                 raise Refused(410, "The provided continue parameter is too old to display a consistent list result.")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kubevirt.api_server import ApiServer
+from tests.kubevirt.followed import Followed
 
 
 @pytest.fixture
@@ -17,6 +18,14 @@ async def api(tmp_path: Path) -> AsyncIterator[ApiServer]:
     api = ApiServer(tmp_path)
     async with api.serving():
         yield api
+
+
+@pytest.fixture
+async def followed(api: ApiServer) -> AsyncIterator[Followed]:
+    followed = Followed(api)
+    followed.source.start()
+    yield followed
+    await followed.source.close()
 
 
 @pytest.fixture

@@ -44,6 +44,8 @@ WATCH_LIMIT_SECONDS = WATCH_SECONDS + 20.0
 ANSWER_SECONDS = 15.0
 # Instances in one answer, where the server makes pages of a list.
 PAGE_ITEMS = 100
+# More VMs than any node runs.
+INSTANCES_LIMIT = 4096
 # etcd takes objects of 1.5 MiB; an instance has some 20 kB.
 LINE_LIMIT_BYTES = 4 * 1024 * 1024
 LIST_LIMIT_BYTES = 64 * 1024 * 1024
@@ -136,6 +138,8 @@ class ApiServer:
             except msgspec.MsgspecError as error:
                 raise ApiServerError(f"the answer is no list of instances: {error}") from error
             items.extend(page.items)
+            if len(items) > INSTANCES_LIMIT:
+                raise ApiServerError(f"the list has no end: more than {INSTANCES_LIMIT} instances on one node")
             if not page.metadata.go_on:
                 return Listing(tuple(items), page.metadata.resource_version)
             params = {"limit": str(PAGE_ITEMS), "continue": page.metadata.go_on}
