@@ -35,7 +35,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from guest_api import guest_api_pb2_grpc
 from guest_api.guest_api_pb2 import GpuInfoResponse, GuestInfo, ListContainersResponse, NetworkInformation, SystemInfo
-from guest_contract.card_fields import BASE, GROUPS, HEALTH, ROWS
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, OF_GUEST, ROWS
 from guest_contract.card_row import COUNTER, INFO, TEXT_VALUE, Field, Metric
 from guest_contract.health import Level, judge_cards
 from guest_metrics import table
@@ -51,6 +51,7 @@ from vmm_proxy.pages.app import create_http_app
 from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.parts import PageParts
 from vmm_proxy.pages.settings import PageSetup
+from vmm_proxy.upstream.reachability import ReachabilityState
 
 CARDS = 8
 TURN_GOAL_SECONDS = 0.010
@@ -62,9 +63,11 @@ STOP_SECONDS = 10.0
 
 # What a card's values are beside those that gpus() sets itself: steady ones, as they mostly are, and counters that grow.
 _SET = {row.name for row in ROWS if row.group == BASE}
-STEADY: dict[str, Any] = {
-    row.name: row.name if row.unit == TEXT_VALUE else max(row.least, min(row.most, 1)) for row in ROWS if row.name not in _SET
-} | dict.fromkeys(("row_remap_pending", "row_remap_failed", "retired_pages_pending", "recovery_action"), 0)
+STEADY: dict[str, Any] = (
+    {row.name: row.name if row.unit == TEXT_VALUE else max(row.least, min(row.most, 1)) for row in ROWS if row.name not in _SET}
+    | dict.fromkeys(("row_remap_pending", "row_remap_failed", "retired_pages_pending", "recovery_action"), 0)
+    | {"power_limit_mw": 700_000}
+)
 GROWING = tuple(
     row.name
     for row in ROWS
@@ -73,7 +76,7 @@ GROWING = tuple(
 
 
 def gpus(guest: int, turn: int) -> GpuInfoResponse:
-    reply = GpuInfoResponse(cc_enabled=True, cc_ready=True, sample_age_ms=1200 + turn, groups=GROUPS)
+    reply = GpuInfoResponse(cc_enabled=True, cc_ready=True, sample_age_ms=1200 + turn, groups=GROUPS, driver_version="580.95.05")
     for index in range(CARDS):
         used = (guest * 7919 + index * 104729 + turn * 31337) % 150754820096
         reply.gpus.add(
@@ -127,6 +130,7 @@ def change(parts: PageParts, turn: int) -> None:
     for number, guest in enumerate(parts.guest_answers.guests()):
         guest.gpus.answer, guest.gpus.received_at = gpus(number, turn), now
         guest.system.answer, guest.system.received_at = system(number, turn), now
+        guest.reachability.state = ReachabilityState.SERVING
         guest.look_seconds, guest.asked_at = 0.003, now + 3600
 
 
@@ -139,7 +143,7 @@ LOADS = {table.GUEST_LOAD1: "loadavg_one", table.GUEST_LOAD5: "loadavg_five", ta
 
 
 INFOS: dict[Family, list[str]] = {}
-for each in ROWS:
+for each in (*ROWS, *OF_GUEST):
     if each.metric and each.metric.kind == INFO:
         INFOS.setdefault(table.CARD_FAMILIES[each.name], []).append(each.name)
 
@@ -165,7 +169,7 @@ class FromMessages(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         made = {family: GaugeMetricFamily(family.name, family.help, labels=("vm_id", *family.labels)) for family in table.ALL}
-        now = self._board.clock()
+        now, of_guest = self._board.clock(), {row.name for row in OF_GUEST}
         for guest in self._board.guests():
             reply, info, vm = guest.gpus.answer, guest.system.answer, [guest.id]
             assert reply is not None
@@ -184,7 +188,9 @@ class FromMessages(Collector):
                         add_value(made[table.CARD_FAMILIES[row.name]], labels, row.metric, row, getattr(device, row.name))
                 for info_family, fields in INFOS.items():
                     if info_family.group in self._groups:
-                        made[info_family].add_metric([*labels, *(getattr(device, field) for field in fields)], 1)
+                        made[info_family].add_metric(
+                            [*labels, *(getattr(reply if field in of_guest else device, field) for field in fields)], 1
+                        )
                 made[table.GPU_QUERY_ERRORS].add_metric(labels, len(device.errors))
             for device, verdict in zip(reply.gpus, judge_cards(reply), strict=True):
                 labels = [guest.id, str(device.index), device.uuid, device.pci_bus_id]
