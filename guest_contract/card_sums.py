@@ -7,18 +7,19 @@ so that a fleet of 8000 cards costs what its guests cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from guest_api.guest_api_pb2 import GpuDevice
 from guest_contract import card_fields, card_row, words
 from guest_contract.card_fields import FIELDS
 from guest_contract.card_row import Field
-from guest_contract.card_values import COLUMN_OF, judged_columns, once
+from guest_contract.card_values import COLUMN_OF, CardValues, judged_columns, once
 
 # The rows that are summed; a whole is shown with its part.
 SUMMED = tuple(row for row in card_fields.ROWS if row.sums and row.shown != card_row.WITHIN)
-_COLUMNS = tuple([COLUMN_OF[name] for name in (row.name, row.of) if name] for row in SUMMED)
+_NAMES = tuple([name for name in (row.name, row.of) if name] for row in SUMMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,21 @@ def of_cards(devices: Sequence[GpuDevice]) -> CardSums:
     """The sums of one guest's cards, each judged; a repeated one counts once."""
     devices = once(devices)
     columns = judged_columns(devices)
+    return _sums(len(devices), lambda name: columns[COLUMN_OF[name]])
+
+
+def of_values(cards: Sequence[CardValues]) -> CardSums:
+    """The same of cards that were judged already, each once: judging them again costs as much as all else that is done with an answer."""
+    return _sums(len(cards), lambda name: [card.values[name] for card in cards])
+
+
+def _sums(cards: int, column: Callable[[str], Iterable[Any]]) -> CardSums:
     known = []
-    for at in _COLUMNS:
-        both = [numbers for numbers in zip(*(columns[each] for each in at), strict=True) if None not in numbers]
-        totals = [sum(column) for column in zip(*both, strict=True)]
+    for names in _NAMES:
+        both = [numbers for numbers in zip(*map(column, names), strict=True) if None not in numbers]
+        totals = [sum(numbers) for numbers in zip(*both, strict=True)]
         known.append((len(both), *totals, *[0] * (2 - len(totals))))
-    return CardSums(len(devices), tuple(known))
+    return CardSums(cards, tuple(known))
 
 
 def together(sums: Iterable[CardSums]) -> CardSums:

@@ -109,7 +109,7 @@ class Board:
         if outcome.WhichOneof("outcome") == "gpu_info":
             answer = outcome.gpu_info
             entry.cards = tuple(sorted(card_cells.read(answer), key=lambda card: card.index))
-            entry.sums = card_sums.of_cards(answer.gpus)
+            entry.sums = card_sums.of_values([card.judged for card in entry.cards])
             age = answer.sample_age_ms / 1000 if answer.HasField("sample_age_ms") else None
             entry.sampled_at = None if age is None else now - age - self._kept_seconds(name, outcome)
         self._told.add(name)
