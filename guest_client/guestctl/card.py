@@ -15,6 +15,8 @@ from guest_client.guestctl.request import Output, Question
 
 # More names than that help nobody to find the one that was meant.
 _NAMED_LIMIT = 16
+# A guest that is asked directly may send four megabytes, and this is one line.
+_REASON_LIMIT_CHARACTERS = 400
 
 
 class NoSuchCardError(Exception):
@@ -39,7 +41,7 @@ def text(question: Question, answer: guest_api_pb2.GpuInfoResponse) -> str:
 
 def _find(name: str, guest: str, answer: guest_api_pb2.GpuInfoResponse) -> Card:
     if answer.error:
-        raise CardsUnknownError(f"{guest}: GPUs unknown: {answer.error}")
+        raise CardsUnknownError(f"{guest}: GPUs unknown: {answer.error[:_REASON_LIMIT_CHARACTERS]}")
     cards = card_cells.read(answer)
     for card in cards:
         # Drivers and tools differ in the case of hexadecimal digits.

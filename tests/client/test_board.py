@@ -243,3 +243,12 @@ def test_a_card_that_a_guest_tells_twice_is_there_once(clock: Clock) -> None:
     board.tell(_answer("a", GpuInfo(gpus=[healthy(1), healthy(0), healthy(0)], groups=["health"])))
     assert _order(board, "guest") == [("a", 0), ("a", 1)]
     assert str(totals(board)).startswith("1 guest; 2 GPUs")
+
+
+def test_a_reason_of_any_length_is_one_short_line_and_the_first_of_them_leaves_room_for_the_others(clock: Clock) -> None:
+    board = clock.board()
+    board.tell(_answer("a", GpuInfo(error="\x1b" * 60_000)))
+    board.tell(_failure("b", message="y" * 60_000))
+    lines = _texts(snapshot(board, "guest", 20_000))
+    assert [line[:3] for line in lines[1:]] == ["a: ", "b: "]
+    assert max(map(len, lines)) < 500

@@ -142,6 +142,8 @@ def test_a_card_that_is_not_there_is_status_3_and_one_of_which_nobody_knows_stat
     assert "no NVIDIA GPU" in _refusal(capsys, 3, "vm1", "0")
     fleet.guests["vm1"] = Guest(GpuInfoResponse(error="driver is not loaded"))
     assert "GPUs unknown: driver is not loaded" in _refusal(capsys, 1, "vm1", "0")
+    fleet.guests["vm1"] = Guest(GpuInfoResponse(error="y" * 60_000))
+    assert len(_refusal(capsys, 1, "vm1", "0")) < 500
 
 
 def test_a_guest_without_a_card_or_a_card_without_a_guest_is_misuse(capsys: pytest.CaptureFixture[str], address: str) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from guest_client.errors import ClientError
 from guest_client.guestctl.fleet.several import status_of
 from guest_client.guestctl.output import card_cells, columns, statuses
-from guest_client.guestctl.output.card_cells import Card, safe
+from guest_client.guestctl.output.card_cells import TEXT_CELLS, Card, cut, safe
 from guest_client.guestctl.output.columns import Column
 from guest_client.guestctl.output.stdout import Size
 from guest_client.guestctl.request import SORTS
@@ -155,7 +155,8 @@ def _trouble(board: Board, limit: int) -> list[Text]:
 
 
 def _host_line(host: str, error: ClientError) -> Text:
-    line = safe(f"{host}: no answer, trying again: {statuses.in_words(status_of(error), host)}", "bold red")
+    reason = cut(statuses.in_words(status_of(error), host), TEXT_CELLS)
+    line = safe(f"{host}: no answer, trying again: ", "bold red").append_text(reason)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
 
@@ -168,7 +169,7 @@ def _trouble_line(board: Board, entry: Entry) -> Text:
         reason = statuses.in_words(entry.outcome.status, entry.guest_id) if entry.outcome is not None else ""
     age = board.age_seconds(entry) if answer is None else None
     ago = "" if age is None else f" (last sample {words.duration(int(age))} old)"
-    line = safe(f"{entry.guest_id}: {reason}{ago}", "red")
+    line = safe(f"{entry.guest_id}: ", "red").append_text(cut(reason, TEXT_CELLS)).append(ago)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
 
