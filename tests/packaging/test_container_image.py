@@ -163,3 +163,32 @@ def test_the_image_serves_without_a_shell_without_rights_and_with_a_root_that_no
         assert socket.stat().st_mode & 0o777 == 0o660
         ask = (sys.executable, "-m", "guest_client.guestctl", "--proxy", f"unix:{socket}", "-o", "json", "list")
         assert [guest["id"] for guest in json.loads(must(*ask))["guests"]] == ["vm1"]
+
+
+def test_the_image_serves_as_the_pods_of_kubernetes_do_and_has_the_client_of_a_cluster(built: Podman) -> None:
+    kubernetes = ROOT / "deploy/kubernetes"
+    process = subprocess.Popen(
+        [
+            *("podman", "run", "--rm", "--network=none", "--read-only", "--read-only-tmpfs=false", "--user", "65532:65532"),
+            *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+            *("--security-opt", f"seccomp={kubernetes}/seccomp/guestscope-vmm-proxy.json"),
+            *("--tmpfs", "/tmp:rw,mode=0777", "--tmpfs", "/run/vmm-proxy:rw,mode=0777"),
+            *("-v", f"{kubernetes}/base/config.toml:/etc/vmm-proxy/config.toml:ro", "-e", "NODE_NAME=gpu-node-1", "vmm-proxy"),
+        ],
+        env=built.environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        said = ""
+        wanted = ("listening on unix:/run/vmm-proxy/vmm-proxy.sock", "listening for HTTP on 0.0.0.0:9880", "this is no pod")
+        for told in process.stderr:
+            said += told
+            if all(words in said for words in wanted):
+                break
+        else:
+            raise AssertionError(f"the proxy ended: {said}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        process.stderr.close()
+        assert process.wait(60) == 0
