@@ -15,7 +15,7 @@ from guest_service.collector.parts import Parts, Whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from guest_service.collector.nvml import Nvml
+    from guest_service.collector.nvml_lists import NvmlDriver
 
 WRONG_USE = 2
 
@@ -54,12 +54,12 @@ def _sample_cards(arguments: Arguments, sink: "Whole | Parts", output: Output, b
     sink.calls("dlopen")
     library = Library(_loadable(arguments.nvml_library))
 
-    def prepare() -> "Nvml":
+    def prepare() -> "NvmlDriver":
         from guest_service.collector.binding import binding_file, load_binding  # noqa: PLC0415 (beside nvmlInit)
-        from guest_service.collector.nvml import Nvml  # noqa: PLC0415
+        from guest_service.collector.nvml_lists import NvmlDriver  # noqa: PLC0415
         from guest_service.collector.sample import take_sample  # noqa: F401, PLC0415 (to have it loaded)
 
-        return Nvml(library, load_binding(binding_file(sys.path) if binding is None else binding), sink.calls)
+        return NvmlDriver(library, load_binding(binding_file(sys.path) if binding is None else binding), sink.calls)
 
     prepared = Beside(prepare)
     sink.at(None, "start")

@@ -10,7 +10,7 @@ import ctypes
 
 from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure, bounded, flag
 from guest_service.collector.nvml_calls import UNWRITTEN_64, UNWRITTEN_BYTE, Handle, text_of
-from guest_service.collector.nvml_lists import ListQuestions
+from guest_service.collector.nvml_groups import GroupQuestions
 
 TEMPERATURE_GPU = 0
 POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
@@ -18,7 +18,7 @@ VERSION_BUFFER_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE and the one 
 UUID_BUFFER_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
 
-class Nvml(ListQuestions):
+class Nvml(GroupQuestions):
     """NVML of one loaded library: the driver that a sample asks."""
 
     def device_count(self) -> int:

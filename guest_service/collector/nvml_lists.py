@@ -19,8 +19,8 @@ from guest_service.collector.failure import (
     NvmlFailure,
     bounded,
 )
+from guest_service.collector.nvml import Nvml
 from guest_service.collector.nvml_calls import UNWRITTEN_64, Handle
-from guest_service.collector.nvml_groups import GroupQuestions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ PROFILE_MARK = " MIG "
 NAME_BUFFER_BYTES = 96
 
 
-class ListQuestions(GroupQuestions):
-    """The questions of LISTS; each returns its entries, and why some could not be read."""
+class NvmlDriver(Nvml):
+    """NVML as a sample asks it: with the questions of LISTS, each of which returns its entries, and why some could not be read."""
 
     def ask_list(self, question: str, device: Handle) -> tuple[list[Entry], str]:
         """The method of that name."""
@@ -90,14 +90,6 @@ class ListQuestions(GroupQuestions):
         if 0 < total <= MEMORY_LIMIT_BYTES and used <= total:
             entry.update(memory_total_bytes=total, memory_used_bytes=used)
         return entry
-
-    def uuid(self, device: Handle) -> str:
-        """The UUID of a card or an instance (nvml.py)."""
-        raise NotImplementedError
-
-    def memory(self, device: Handle) -> tuple[int, int, int]:
-        """Total, used and free bytes of a card or an instance (nvml.py)."""
-        raise NotImplementedError
 
     def process_list(self, device: Handle) -> tuple[list[Entry], str]:
         """The compute processes on the card: their ids, and memory where the driver knows it."""

@@ -298,7 +298,7 @@ sys.path[:0] = [{root!r}]
 from guest_service.collector.binding import binding_file, load_binding
 from guest_service.collector.loaded_library import Library
 from guest_service.collector.line import to_json
-from guest_service.collector.nvml import Nvml
+from guest_service.collector.nvml_lists import NvmlDriver
 from guest_service.collector.parts import Whole
 from guest_service.collector.sample import take_sample
 
@@ -310,7 +310,7 @@ def sample():
     library = Library({library!r})
     library.initialize()
     whole = Whole()
-    take_sample(Nvml(library, binding), whole, lambda line: None)
+    take_sample(NvmlDriver(library, binding), whole, lambda line: None)
     to_json(whole.tree)
     library.shutdown()
 
