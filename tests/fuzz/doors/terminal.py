@@ -27,6 +27,8 @@ def check(data: bytes) -> None:
     for message in (gpus, listed, failed):
         filled(message, text)
     assert isinstance(gpus, guest_api_pb2.GpuInfoResponse)
+    # Two cards of one name would be one that was told twice.
+    gpus.gpus[1].uuid, gpus.gpus[1].pci_bus_id = f"{text}2", f"{text}3"
     assert isinstance(listed, guest_api_pb2.ListContainersResponse)
     assert isinstance(failed, guest_api_pb2.GpuInfoResponse)
     _cells(csv_view.to_text([csv_view.CARD_COLUMNS, *csv_view.cards("vm-1", gpus)]), rows=3)
