@@ -5,12 +5,12 @@ Judging happens here, so that templates only place words: unknown becomes a dash
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, SystemInfo
+from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, MigInstance, SystemInfo
 from guest_contract import card_values, health, system_values, words
-from guest_contract.card_fields import BASE, ROWS, page_title
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, MEMORY_LIMIT_BYTES, MIG, ROWS, page_title
 from guest_contract.card_row import BAR, GUEST_PAGE, TEXT, WITHIN
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
 from guest_transport.http import formats
@@ -38,6 +38,8 @@ class CardView:
     pci: str
     bars: tuple[Bar, ...]
     texts: tuple[tuple[str, str], ...]
+    # The values of each group of which something is known: its name, and titles with words.
+    groups: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     errors: tuple[str, ...]
     health: str
     why: tuple[str, ...]
@@ -97,6 +99,8 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
 
 # What has a place of its own on the page.
 _ON_PAGE = tuple(row for row in ROWS if row.shown != WITHIN and GUEST_PAGE not in row.not_on)
+# Of a card's XIDs and instances; a healthy one has none of the first and seven of the others at most.
+LISTED = 16
 
 
 # A card that nobody judged.
@@ -104,19 +108,45 @@ _NOT_JUDGED = health.Verdict(health.Level.UNKNOWN)
 
 
 def card_view(device: GpuDevice, verdict: health.Verdict = _NOT_JUDGED) -> CardView:
-    """One card: base values always, others where they are known."""
+    """One card: base values always, others by group where they are known."""
     card = card_values.read(device)
-    rows = [row for row in _ON_PAGE if row.group == BASE or card.say(row) != words.UNKNOWN]
+    rows = [row for row in _ON_PAGE if row.group == BASE]
     return CardView(
         index=device.index,
         uuid=formats.text(device.uuid) or words.UNKNOWN,
         pci=formats.pci(device.pci_bus_id) or words.UNKNOWN,
         bars=tuple(Bar(page_title(row), card.say(row), card.fill(row)) for row in rows if row.shown == BAR),
         texts=tuple((row.title, formats.text(card.say(row))) for row in rows if row.shown == TEXT),
+        groups=tuple(_groups(device, card)),
         errors=tuple(map(formats.text, words.first_errors((*device.errors, *card.refused)))),
         health=verdict.level.word,
         why=health.in_words(verdict),
     )
+
+
+def _groups(device: GpuDevice, card: card_values.CardValues) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    for group in GROUPS:
+        rows = [row for row in _ON_PAGE if row.group == group and card.say(row) != words.UNKNOWN]
+        known = [(page_title(row), formats.text(card.say(row))) for row in rows]
+        if group == HEALTH:
+            known += _listed([(f"XID {xid.xid}", f"{xid.count} times") for xid in device.xids[: LISTED + 1]], len(device.xids))
+        if group == MIG:
+            instances = [_instance(each) for each in device.mig_instances[: LISTED + 1]]
+            known += _listed(instances, len(device.mig_instances))
+        if known:
+            yield group, tuple(known)
+
+
+def _listed(entries: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    more = count - LISTED
+    return [*entries[:LISTED], *([("Further ones", str(more))] if more > 0 else [])]
+
+
+def _instance(instance: MigInstance) -> tuple[str, str]:
+    sizes = (instance.memory_used_bytes, instance.memory_total_bytes)
+    used, total = (size if size <= MEMORY_LIMIT_BYTES else None for size in sizes)
+    title = f"Instance {instance.gpu_instance} {formats.text(instance.profile)}".strip()
+    return title, words.part_of(words.size(used), words.size(total))
 
 
 def system_view(info: SystemInfo) -> SystemView:

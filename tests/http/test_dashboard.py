@@ -71,7 +71,8 @@ def test_only_a_domain_that_is_zero_is_dropped(address: str, words: str) -> None
 
 def shown(view: CardView) -> dict[str, str]:
     """What stands beside each title."""
-    return {bar.label: bar.words for bar in view.bars} | dict(view.texts)
+    in_groups = {title: said for _, known in view.groups for title, said in known}
+    return {bar.label: bar.words for bar in view.bars} | dict(view.texts) | in_groups
 
 
 def test_a_value_that_is_unknown_is_a_dash_and_has_no_bar() -> None:
@@ -108,6 +109,17 @@ def test_an_impossible_value_is_a_dash_with_its_reason_and_hides_no_other() -> N
     )
     assert {bar.label: bar.fill for bar in view.bars}["Utilization"] is None
     assert view.errors == ("utilization: gpu 4000000000 % is over 100", "power: 4294967295 mW is over 5000000")
+
+
+def test_xids_and_instances_stand_in_their_groups_as_far_as_anybody_reads() -> None:
+    device = GpuDevice(mig_enabled=True)
+    for number in range(5_000):
+        device.xids.add(xid=number, count=2)
+        device.mig_instances.add(gpu_instance=number, profile="1g.18gb", memory_total_bytes=2**64 - 1)
+    groups = dict(card_view(device).groups)
+    assert groups["health"][0] == ("XID 0", "2 times")
+    assert groups["mig"][1] == ("Instance 0 1g.18gb", f"0.00 B / {words.UNKNOWN}")
+    assert groups["health"][-1] == groups["mig"][-1] == ("Further ones", "4984")
 
 
 def test_of_thousands_of_errors_a_page_has_the_first_ones_and_says_how_many_more() -> None:

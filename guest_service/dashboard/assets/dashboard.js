@@ -24,7 +24,13 @@
       return;
     }
     fresh.forEach((section, at) => {
-      if (section.innerHTML !== live.children[at].innerHTML) live.children[at].replaceWith(section);
+      const shown = live.children[at];
+      // What somebody opened is no change, and stays open.
+      for (const opened of shown.querySelectorAll("details[open]")) {
+        const same = section.querySelector(`details[id="${opened.id}"]`);
+        if (same) same.open = true;
+      }
+      if (section.innerHTML !== shown.innerHTML) shown.replaceWith(section);
     });
   };
 
