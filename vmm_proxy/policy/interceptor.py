@@ -184,7 +184,9 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         if request is not None:
             self._trail.refused(path, who, request, error)
         else:
-            log.warning("%s by %s refused: %s", path, who, error.text, extra=about(f"{path} {lasting_name(who)}"))
+            # Each reason has its line, though they come from one caller: the reasons are ours, and few.
+            same = about(f"{path} {lasting_name(who)} {error.text}")
+            log.warning("%s by %s refused: %s", path, who, error.text, extra=same)
 
 
 def _status(context: Context) -> tuple[str, str]:
