@@ -1,11 +1,11 @@
 """What holds for every request together: how many at once, and the headers that each answer carries.
 
 Counted are requests in progress, never open connections, so that idle or half-open clients take no place from a scrape. When all are
-taken, the answer that has waited longest for its reader is cut for the newcomer; a peer beyond this machine has half of them at most.
-Where all readers have begun to wait just now, the newcomer waits until one may be cut, in the order of coming: readers who come back as
-soon as they are cut would otherwise have each place before a scraper has it. Without a slow reader the 65th request is refused at once: a
-scraper retries, and a queue would only make each answer late. /healthz and /readyz, which are ready at once, are not counted: a server
-that is busy is not dead. Rejected: uvicorn's limit_concurrency, which counts connections.
+taken, the answer that has waited longest for its reader is cut for the newcomer; a peer beyond this machine has half of them at most. Where
+none may be cut yet, because answers are still being made or their readers have begun to wait just now, the newcomer waits for a place, in
+the order of coming and for WAIT_SECONDS, and is refused then: readers who come back as soon as they are cut would otherwise have each
+place before a scraper has it. /healthz and /readyz, which are ready at once, are not counted: a server that is busy is not dead. Rejected:
+uvicorn's limit_concurrency, which counts connections.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ NOTHING_CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-an
 UNCOUNTED = frozenset({"/healthz", "/readyz"})
 # For a slow reader's place. Half of what a scraper waits by default, so that the other half is left for the answer.
 WAIT_SECONDS = 5.0
+# A reader who begins to wait tells nobody.
+LOOK_AGAIN_SECONDS = 0.1
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -107,19 +109,17 @@ class RequestLimit:
         return True
 
     async def _wait_for_place(self, peer: str | None) -> bool:
-        """Whether there is a place in time; False at once where nobody's reader waits so long that one is sure to come."""
+        """Whether there is a place in time; False at once where as many wait already as are answered."""
         if self._waiting >= self._limit:
             return False
         self._waiting += 1
         try:
             async with asyncio.timeout(WAIT_SECONDS), self._turn:
                 while not self._has_place(peer):
-                    seconds = min((each.may_be_cut_in_seconds for each in self._rivals(peer)), default=WAIT_SECONDS)
-                    if seconds >= WAIT_SECONDS:
-                        return False
+                    seconds = min((each.may_be_cut_in_seconds for each in self._rivals(peer)), default=LOOK_AGAIN_SECONDS)
                     self._freed.clear()
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(seconds):
+                        async with asyncio.timeout(min(seconds, LOOK_AGAIN_SECONDS)):
                             await self._freed.wait()
                 return True
         except TimeoutError:

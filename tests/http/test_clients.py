@@ -13,6 +13,7 @@ import pytest
 from guest_service.http.server import HttpServer
 from guest_transport.addresses import TcpAddress, UnixAddress, VsockAddress
 from guest_transport.errors import ListenError
+from guest_transport.http import concurrency
 from guest_transport.http.connections import ClientLimits
 from tests.eventually import eventually, turns
 from tests.http.guests import Engine, Guest, containers, served
@@ -96,7 +97,9 @@ async def test_with_more_connections_than_allowed_who_waits_longest_goes_and_the
             await close(writer)
 
 
-async def test_requests_over_the_limit_get_503_at_once_and_a_place_that_is_free_again_is_given() -> None:
+async def test_requests_over_the_limit_wait_a_while_then_get_503_and_a_place_that_is_free_again_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     guest = Guest()
     guest.system.hangs = True
     async with served(guest, requests_at_once=2) as address, asyncio.timeout(BOUND_SECONDS):
@@ -105,10 +108,13 @@ async def test_requests_over_the_limit_get_503_at_once_and_a_place_that_is_free_
             writer.write(request("/metrics", headers={"X-Prometheus-Scrape-Timeout-Seconds": "1"}))
             await writer.drain()
         await eventually(lambda: guest.system.reads != 0 and len(guest.gpus.callers) >= 2)
-        refused = await get(address, "/assets/look.css")
+        with monkeypatch.context() as patched:
+            patched.setattr(concurrency, "WAIT_SECONDS", 0.1)
+            refused = await get(address, "/assets/look.css")
         assert refused.status == 503
         assert (await get(address, "/healthz")).status == 200, "a busy server is not a dead one"
         assert refused.headers["retry-after"] == "1"
+        assert (await get(address, "/assets/look.css")).status == 200, "it waits for the pages in progress"
         for reader, writer in held:
             assert (await read_answer(reader)).status == 200
             await close(writer)
