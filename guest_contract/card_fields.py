@@ -1,13 +1,11 @@
 """One row for each value of a card. Everything that asks, judges, shows, sums, sorts or exports values goes through these rows.
 
-A new value is a field in the proto, a question in collector/nvml.py, a row here, and a value in the simulated racks. Without the row a
-test fails by the field's name; with it the value is on metrics, pages, guestctl, CSV and in the simulator.
+A new value is a field in the proto, a question in guest_service/collector, a row here, and a value in the simulated racks. Without the
+row a test fails by the field's name; with it the value is on metrics, pages, guestctl, CSV and in the simulator.
 
-What a row says stands in card_row.py.
-
-It refuses to import anything, protobuf included: the collector imports it at its start, which is counted in milliseconds (dataclasses
-or enum would cost more than all else here). Rejected: options in the proto file (protobuf would be needed to read them, and the range and
-the words of a value are no part of the wire).
+What a row says stands in card_row.py. Both modules refuse to import anything, protobuf included: the collector imports them at its start,
+which is counted in milliseconds (dataclasses or enum would cost more than all else here). Rejected: options in the proto file (protobuf
+would be needed to read them, and the range and the words of a value are no part of the wire).
 """
 
 from __future__ import annotations

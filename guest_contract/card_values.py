@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse
+from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, MigInstance
 from guest_contract import card_fields, card_row, words
 from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, ROWS
 from guest_contract.card_row import TEXT_VALUE, AtMost, Field, Value
@@ -98,6 +98,13 @@ def count(cards: Sequence[GpuDevice]) -> int:
 def pci_devices(reply: GpuInfoResponse) -> int | None:
     """The cards on the guest's bus; None where that is unset, or more than any machine has."""
     return reply.pci_devices if reply.HasField("pci_devices") and reply.pci_devices <= CARDS_LIMIT else None
+
+
+def instance_memory(instance: MigInstance) -> tuple[int | None, int | None]:
+    """Memory in use and in all of a MIG instance, bytes; None for what is unset or impossible."""
+    total = instance.memory_total_bytes if 0 < instance.memory_total_bytes <= card_fields.MEMORY_LIMIT_BYTES else None
+    used = instance.memory_used_bytes if instance.HasField("memory_used_bytes") else None
+    return (used if used is not None and used <= (total or 0) else None), total
 
 
 def in_words(card: CardValues, fields: Iterable[Field]) -> list[str]:

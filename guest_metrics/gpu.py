@@ -12,8 +12,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from typing import NamedTuple
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, XidCount
-from guest_contract.card_fields import BASE, GROUPS, HEALTH, INSTANCES_LIMIT, MEMORY_LIMIT_BYTES, MIG, OF_GUEST, ROWS, TEXT_LIMIT
-from guest_contract.card_values import BESIDE, COLUMN_OF, Columns, judged_columns, once, pci_devices, repeated
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, INSTANCES_LIMIT, MIG, OF_GUEST, ROWS, TEXT_LIMIT
+from guest_contract.card_values import BESIDE, COLUMN_OF, Columns, instance_memory, judged_columns, once, pci_devices, repeated
 from guest_contract.health import Level, judge_cards
 from guest_metrics import table
 from guest_metrics.card_lines import CardLines
@@ -173,10 +173,7 @@ def _instances(reply: GpuInfoResponse) -> list[Instance]:
             compute = str(each.compute_instance) if each.HasField("compute_instance") else ""
             profile = each.profile if len(each.profile) <= TEXT_LIMIT else ""
             labels = (*_identity(card), str(each.gpu_instance), compute, profile)
-            total = each.memory_total_bytes if 0 < each.memory_total_bytes <= MEMORY_LIMIT_BYTES else None
-            used = (
-                each.memory_used_bytes if each.HasField("memory_used_bytes") and each.memory_used_bytes <= (total or 0) else None
-            )
+            used, total = instance_memory(each)
             found.setdefault(labels, Instance(labels, (total, used)))
     return list(found.values())
 

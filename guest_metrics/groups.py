@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from guest_contract.card_fields import BASE, GROUPS, HEALTH
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, IDENTIFYING
 
 KNOWN = (BASE, *GROUPS)
 PARAMETER = "group"
 # A fleet is scraped whole, and most of its lines would be values that nobody looks at before a card is sick.
-OF_A_FLEET = frozenset({BASE, "identity", HEALTH}) & frozenset(KNOWN)
+OF_A_FLEET = frozenset({BASE, IDENTIFYING, HEALTH})
 OF_A_GUEST = frozenset(KNOWN)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 
-from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure, bounded, flag
+from guest_service.collector.failure import DEPRECATED, FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure, flag
 from guest_service.collector.nvml_calls import UNWRITTEN_64, UNWRITTEN_BYTE, Handle, text_of
 from guest_service.collector.nvml_groups import GroupQuestions
 
@@ -103,11 +103,11 @@ class Nvml(GroupQuestions):
 
     def driver_version(self) -> str:
         """The kernel module's version, such as 580.95.05."""
-        return self._version("nvmlSystemGetDriverVersion")
+        return self._text("nvmlSystemGetDriverVersion", VERSION_BUFFER_BYTES)
 
     def nvml_version(self) -> str:
         """The library's own version."""
-        return self._version("nvmlSystemGetNVMLVersion")
+        return self._text("nvmlSystemGetNVMLVersion", VERSION_BUFFER_BYTES)
 
     def cuda_driver_version(self) -> str:
         """The newest CUDA that the driver supports: 13.0 for NVML's 13000."""
@@ -115,13 +115,6 @@ class Nvml(GroupQuestions):
         if not 0 < number < UNWRITTEN:
             raise NvmlFailure(NOTHING_WRITTEN)
         return f"{number // 1000}.{number % 1000 // 10}"
-
-    def _version(self, function: str) -> str:
-        buffer = ctypes.create_string_buffer(VERSION_BUFFER_BYTES)
-        self._call(function, buffer, ctypes.c_uint(VERSION_BUFFER_BYTES))
-        if not (text := bounded(text_of(buffer.raw))):
-            raise NvmlFailure(NOTHING_WRITTEN)
-        return text
 
     def cc_settings(self) -> tuple[int, int, int, int | None]:
         """NVML's numbers for environment, feature, DevTools mode and multi-GPU mode.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-from guest_service.collector.failure import FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure
+from guest_service.collector.failure import FUNCTION_NOT_FOUND, NOTHING_WRITTEN, UNWRITTEN, NvmlFailure, bounded
 from guest_service.collector.loaded_library import Library
 
 TYPE_CHECKING = False
@@ -82,6 +82,14 @@ class NvmlCalls:
         values = [ctypes.c_uint(UNWRITTEN) for _ in range(count)]
         self._call(function, device, *map(ctypes.byref, values))
         return [value.value for value in values]
+
+    def _text(self, function: str, size: int, *before: object) -> str:
+        """What a function writes into a buffer of `size` bytes, on one line; `before` is what it is given first."""
+        buffer = ctypes.create_string_buffer(size)
+        self._call(function, *before, buffer, ctypes.c_uint(size))
+        if not (text := bounded(text_of(buffer.raw))):
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return text
 
     def _call_older(self, function: str, newer: NvmlFailure, *arguments: object) -> None:
         """Call an older function after the newer one failed; when it is not there either, the newer one's failure stands."""

@@ -15,10 +15,9 @@ from guest_service.collector.failure import (
     NOTHING_WRITTEN,
     UNWRITTEN,
     NvmlFailure,
-    bounded,
     flag,
 )
-from guest_service.collector.nvml_calls import Handle, text_of
+from guest_service.collector.nvml_calls import Handle
 from guest_service.collector.nvml_health import HealthQuestions
 
 TYPE_CHECKING = False
@@ -107,20 +106,14 @@ class GroupQuestions(HealthQuestions):
         if question in SHARES:
             return (self._numbers(SHARES[question], device, 2)[0],)
         if question in TEXTS:
-            return (self._text(device, *TEXTS[question]),)
+            function, size = TEXTS[question]
+            return (self._text(function, size, device),)
         if question in WORDS_OF:
             return (self._word(device, *WORDS_OF[question]),)
         if question in FLAGS:
             return (flag(self._number(FLAGS[question], device)),)
         answer = getattr(self, question)(device)
         return answer if isinstance(answer, tuple) else (answer,)
-
-    def _text(self, device: Handle, function: str, size: int) -> str:
-        buffer = ctypes.create_string_buffer(size)
-        self._call(function, device, buffer, ctypes.c_uint(size))
-        if not (text := bounded(text_of(buffer.raw))):
-            raise NvmlFailure(NOTHING_WRITTEN)
-        return text
 
     def _word(self, device: Handle, function: str, words: Mapping[int, str]) -> str:
         number = self._number(function, device)

@@ -84,7 +84,7 @@ class NvmlDriver(Nvml):
         if compute is not None and compute != UNWRITTEN:
             entry["compute_instance"] = compute
         entry["uuid"] = bounded(_or_none(lambda: self.uuid(handle)) or "")
-        name = _or_none(lambda: self._text(handle, "nvmlDeviceGetName", NAME_BUFFER_BYTES)) or ""
+        name = _or_none(lambda: self._text("nvmlDeviceGetName", NAME_BUFFER_BYTES, handle)) or ""
         entry["profile"] = name.partition(PROFILE_MARK)[2]
         total, used, _ = _or_none(lambda: self.memory(handle)) or (0, 0, 0)
         if 0 < total <= MEMORY_LIMIT_BYTES and used <= total:

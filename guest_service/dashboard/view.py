@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, MigInstance, SystemInfo
 from guest_contract import card_values, health, system_values, words
-from guest_contract.card_fields import BASE, GROUPS, HEALTH, MEMORY_LIMIT_BYTES, MIG, ROWS, page_title
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, MIG, ROWS, page_title
 from guest_contract.card_row import BAR, GUEST_PAGE, TEXT, WITHIN
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
 from guest_transport.http import formats
@@ -143,8 +143,7 @@ def _listed(entries: list[tuple[str, str]], count: int) -> list[tuple[str, str]]
 
 
 def _instance(instance: MigInstance) -> tuple[str, str]:
-    sizes = (instance.memory_used_bytes, instance.memory_total_bytes)
-    used, total = (size if size <= MEMORY_LIMIT_BYTES else None for size in sizes)
+    used, total = card_values.instance_memory(instance)
     title = f"Instance {instance.gpu_instance} {formats.text(instance.profile)}".strip()
     return title, words.part_of(words.size(used), words.size(total))
 

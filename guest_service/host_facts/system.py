@@ -80,14 +80,15 @@ class SystemFacts:
     def _read_proc(self) -> guest_api_pb2.SystemInfo:
         names = self._names = self._names or self._read_names()
         memory = self._part("memory", "meminfo", parse_meminfo)
+        cpus, ticks = self._part("processors", "stat", lambda text: (parse_online_cpus(text), parse_cpu_ticks(text)))
         one, five, fifteen = self._part("load", "loadavg", parse_loadavg)
         return guest_api_pb2.SystemInfo(
             os_name=names.os_name,
             os_version=names.os_version,
             kernel_version=names.kernel_version,
             cpu_model=names.cpu_model,
-            num_cpus=self._part("processors", "stat", parse_online_cpus),
-            cpu_times=self._cpu_times(),
+            num_cpus=cpus,
+            cpu_times=[guest_api_pb2.CpuTime(mode=mode, seconds=count / _TICKS_A_SECOND) for mode, count in ticks.items()],
             network=self._traffic(),
             total_memory=memory.total,
             available_memory=memory.available,
@@ -101,10 +102,6 @@ class SystemFacts:
             loadavg_five=five,
             loadavg_fifteen=fifteen,
         )
-
-    def _cpu_times(self) -> list[guest_api_pb2.CpuTime]:
-        ticks = self._part("processors", "stat", parse_cpu_ticks)
-        return [guest_api_pb2.CpuTime(mode=mode, seconds=count / _TICKS_A_SECOND) for mode, count in ticks.items()]
 
     def _traffic(self) -> list[guest_api_pb2.InterfaceTraffic]:
         """Of the interfaces that NetworkInfo shows. A machine without networks has none, which is no failure."""

@@ -111,9 +111,9 @@ class SimulatedDriver:
         """The question's entries as in the rack."""
         return [dict(entry) for entry in self._card(device, question).lists.get(question, ())], ""
 
-    def power_limit(self, device: int) -> int:  # noqa: ARG002 (the question has a device, a rack no limits)
-        """Not in a rack."""
-        raise NvmlFailure(NOT_SUPPORTED)
+    def power_limit(self, device: int) -> int:
+        """As in the rack, also where the group's question is to fail there: the judgement of power is no question of its own."""
+        return int(_supported(self._cards[device].values.get("power_limit_mw")))
 
     def cc_ready(self) -> bool:
         """As in the rack."""

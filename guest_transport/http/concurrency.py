@@ -28,7 +28,7 @@ REQUESTS_AT_ONCE = 64
 NOTHING_CSP = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
 # Answered whatever is in progress.
 UNCOUNTED = frozenset({"/healthz", "/readyz"})
-# For a slow reader's place. Half of what a scraper waits by default, so that the other half is left for the answer.
+# For a place. Half of what a scraper waits by default, so that the other half is left for the answer.
 WAIT_SECONDS = 5.0
 # A reader who begins to wait tells nobody.
 LOOK_AGAIN_SECONDS = 0.1
@@ -116,10 +116,10 @@ class RequestLimit:
         try:
             async with asyncio.timeout(WAIT_SECONDS), self._turn:
                 while not self._has_place(peer):
-                    seconds = min((each.may_be_cut_in_seconds for each in self._rivals(peer)), default=LOOK_AGAIN_SECONDS)
+                    seconds = min([LOOK_AGAIN_SECONDS, *(each.may_be_cut_in_seconds for each in self._rivals(peer))])
                     self._freed.clear()
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(min(seconds, LOOK_AGAIN_SECONDS)):
+                        async with asyncio.timeout(seconds):
                             await self._freed.wait()
                 return True
         except TimeoutError:

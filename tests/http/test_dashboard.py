@@ -118,7 +118,7 @@ def test_xids_and_instances_stand_in_their_groups_as_far_as_anybody_reads() -> N
         device.mig_instances.add(gpu_instance=number, profile="1g.18gb", memory_total_bytes=2**64 - 1)
     groups = dict(card_view(device).groups)
     assert groups["health"][0] == ("XID 0", "2 times")
-    assert groups["mig"][1] == ("Instance 0 1g.18gb", f"0.00 B / {words.UNKNOWN}")
+    assert groups["mig"][1] == ("Instance 0 1g.18gb", words.UNKNOWN)
     assert groups["health"][-1] == groups["mig"][-1] == ("Further ones", "4984")
 
 

@@ -21,7 +21,7 @@ from guest_client.guestctl.output.columns import Column
 from guest_client.guestctl.output.csv_view import Row
 from guest_client.guestctl.output.health_view import reason_json
 from guest_client.guestctl.output.json_view import Json, view
-from guest_contract import words
+from guest_contract import card_values, words
 from guest_contract.card_fields import BASE, HEALTH, MEMORY_LIMIT_BYTES, MIG, QUESTIONS_OF, ROWS
 from guest_contract.card_row import Field
 from guest_contract.words import UNKNOWN
@@ -157,7 +157,7 @@ def _cells(entries: Sequence[_Message]) -> tuple[Sequence[Column], list[Sequence
 def _latest(entries: Iterable[_Message]) -> list[guest_api_pb2.XidCount]:
     """The XIDs, the last one first; one of unknown age stands before all others, as it counts against the card."""
     xids = [each for each in entries if isinstance(each, guest_api_pb2.XidCount)]
-    return sorted(xids, key=lambda each: (each.last_age_ms, each.xid))[:LIST_LIMIT]
+    return sorted(xids, key=lambda each: (not each.HasField("last_age_ms"), each.last_age_ms, each.xid))[:LIST_LIMIT]
 
 
 def _xid(each: guest_api_pb2.XidCount) -> Sequence[Text]:
@@ -167,9 +167,7 @@ def _xid(each: guest_api_pb2.XidCount) -> Sequence[Text]:
 
 def _instance(each: guest_api_pb2.MigInstance) -> Sequence[Text]:
     compute = str(each.compute_instance) if each.HasField("compute_instance") else UNKNOWN
-    used, total = (
-        _bytes(getattr(each, name) if each.HasField(name) else None) for name in ("memory_used_bytes", "memory_total_bytes")
-    )
+    used, total = map(_bytes, card_values.instance_memory(each))
     return Text(f"{each.gpu_instance}/{compute}"), _name(each.profile), used, total, _name(each.uuid)
 
 
