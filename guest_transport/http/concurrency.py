@@ -11,7 +11,6 @@ uvicorn's limit_concurrency, which counts connections.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -50,10 +49,9 @@ class RequestLimit:
         self._peers: Counter[str | None] = Counter()
         self._answered: dict[BoundedConnection, None] = {}
         self.in_progress = 0
-        # The holder of the lock looks for a place; the others wait in order.
-        self._turn = asyncio.Lock()
-        self._waiting = 0
-        self._freed = asyncio.Event()
+        # Who waits for a place, in the order of coming, and whose request it is.
+        self._waiting: dict[asyncio.Future[bool], str | None] = {}
+        self._look_again: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it with 503."""
@@ -77,24 +75,66 @@ class RequestLimit:
             await self._app(scope, receive, send_with_headers)
             return
         peer = peer_of(scope.get("client"))
-        if not (self._waiting == 0 and self._has_place(peer)) and not await self._wait_for_place(peer):
+        if not await self._take_place(peer):
             busy = PlainTextResponse(f"busy: {self._limit} requests are being answered\n", 503, {"retry-after": "1"})
             await busy(scope, receive, send_with_headers)
             return
         connection = scope.get("state", {}).get(CONNECTION)
-        self.in_progress += 1
-        self._peers[peer] += 1
         if connection is not None:
             self._answered[connection] = None
         try:
             await self._app(scope, receive, send_with_headers)
         finally:
-            self.in_progress -= 1
-            self._peers[peer] -= 1
-            if not self._peers[peer]:
-                del self._peers[peer]
             self._answered.pop(connection, None)
-            self._freed.set()
+            self._give_back(peer)
+
+    async def _take_place(self, peer: str | None) -> bool:
+        """Whether a request of `peer` may be answered: now, or once there is a place; False at once where too many wait already."""
+        half = max(1, self._limit // 2)
+        if len(self._waiting) >= self._limit or (peer is not None and list(self._waiting.values()).count(peer) >= half):
+            return False
+        loop = asyncio.get_running_loop()
+        placed: asyncio.Future[bool] = loop.create_future()
+        self._waiting[placed] = peer
+        patience = loop.call_later(WAIT_SECONDS, self._end_waiting, placed, False)
+        self._hand_out()
+        try:
+            return await placed
+        except asyncio.CancelledError:
+            if placed.done() and not placed.cancelled() and placed.result():
+                self._give_back(peer)
+            raise
+        finally:
+            patience.cancel()
+            self._waiting.pop(placed, None)
+
+    def _end_waiting(self, placed: asyncio.Future[bool], outcome: bool) -> None:
+        self._waiting.pop(placed, None)
+        if not placed.done():
+            placed.set_result(outcome)
+
+    def _hand_out(self) -> None:
+        """Give each place to who has waited longest of those who may have it; a peer with its share holds nobody else up."""
+        for placed, peer in list(self._waiting.items()):
+            if not placed.done() and self._has_place(peer):
+                self.in_progress += 1
+                self._peers[peer] += 1
+                self._end_waiting(placed, True)
+        if self._look_again:
+            self._look_again.cancel()
+            self._look_again = None
+        if self._waiting:
+            slow = (each.may_be_cut_in_seconds for each in self._answered if each.paused_at is not None)
+            # One that may be cut already is of a peer whose place none of those who wait can have.
+            seconds = min([LOOK_AGAIN_SECONDS, *(seconds for seconds in slow if seconds > 0)])
+            self._look_again = asyncio.get_running_loop().call_later(seconds, self._hand_out)
+
+    def _give_back(self, peer: str | None) -> None:
+        self.in_progress -= 1
+        self._peers[peer] -= 1
+        if not self._peers[peer]:
+            del self._peers[peer]
+        self._hand_out()
 
     def _has_place(self, peer: str | None) -> bool:
         """Whether a request of `peer` may be answered now, if need be in the place of who reads too slowly."""
@@ -107,25 +147,6 @@ class RequestLimit:
         del self._answered[slowest]
         slowest.cut("somebody else waits for an answer")
         return True
-
-    async def _wait_for_place(self, peer: str | None) -> bool:
-        """Whether there is a place in time; False at once where as many wait already as are answered."""
-        if self._waiting >= self._limit:
-            return False
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(WAIT_SECONDS), self._turn:
-                while not self._has_place(peer):
-                    seconds = min([LOOK_AGAIN_SECONDS, *(each.may_be_cut_in_seconds for each in self._rivals(peer))])
-                    self._freed.clear()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(seconds):
-                            await self._freed.wait()
-                return True
-        except TimeoutError:
-            return False
-        finally:
-            self._waiting -= 1
 
     def _too_many_of(self, peer: str | None) -> bool:
         return peer is not None and self._peers[peer] >= max(1, self._limit // 2)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from guest_transport.addresses import TcpAddress
+from guest_transport.http import concurrency
 from guest_transport.http.bounded_stream import StreamPlaces
 from guest_transport.http.concurrency import RequestLimit
 from guest_transport.http.connections import CONNECTION, BoundedConnection, ClientBook, ClientLimits, peer_of
@@ -148,7 +149,8 @@ async def ask(limit: RequestLimit, client: tuple[str, int] | None, statuses: lis
     await limit({"type": "http", "method": "GET", "path": "/", "headers": [], "client": client}, receive, send)
 
 
-async def test_a_peer_beyond_this_machine_has_half_of_the_places() -> None:
+async def test_a_peer_beyond_this_machine_has_half_of_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency, "WAIT_SECONDS", 0.01)
     app = Hanging()
     limit, statuses = RequestLimit(app, 4), list[int]()
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
@@ -163,6 +165,40 @@ async def test_a_peer_beyond_this_machine_has_half_of_the_places() -> None:
         assert limit.in_progress == 4
         app.let.set()
     assert statuses == [503, 200, 200, 200, 200]
+    assert limit.in_progress == 0
+
+
+async def test_a_peer_that_waits_for_its_share_keeps_nobody_else_waiting() -> None:
+    app = Hanging()
+    limit, statuses = RequestLimit(app, 4), list[int]()
+    async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
+        # Two are answered, two wait, and the fifth is refused: a peer has half of those who wait, too.
+        for port in range(4):
+            group.create_task(ask(limit, ("192.0.2.1", port), statuses))
+        await turns()
+        await ask(limit, ("192.0.2.1", 4), statuses)
+        assert statuses == [503]
+        group.create_task(ask(limit, ("192.0.2.2", 1), statuses))
+        group.create_task(ask(limit, None, statuses))
+        await turns()
+        assert limit.in_progress == 4
+        app.let.set()
+    assert statuses == [503, *6 * [200]]
+    assert limit.in_progress == 0
+
+
+async def test_a_place_that_was_given_to_a_request_just_cancelled_is_given_back() -> None:
+    app = Hanging()
+    limit, statuses = RequestLimit(app, 1), list[int]()
+    async with asyncio.timeout(BOUND_SECONDS):
+        answered = asyncio.create_task(ask(limit, None, statuses))
+        await turns()
+        left = asyncio.create_task(ask(limit, None, statuses))
+        await turns()
+        app.let.set()
+        answered.add_done_callback(lambda _: left.cancel())
+        await asyncio.wait([answered, left])
+        await ask(limit, None, statuses)
     assert limit.in_progress == 0
 
 
