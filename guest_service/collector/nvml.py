@@ -65,8 +65,7 @@ class Nvml(GroupQuestions):
     def memory(self, device: Handle) -> tuple[int, int, int]:
         """Total, used, free bytes: version 2, where what the driver reserves is not in used; version 1 where that fails."""
         try:
-            info = self._blank("c_nvmlMemory_v2_t", "nvmlMemory_v2")
-            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(info))
+            info = self._memory_info(device)
         except NvmlFailure as newer:
             info = self._blank("c_nvmlMemory_t")
             self._call_older("nvmlDeviceGetMemoryInfo", newer, device, ctypes.byref(info))
@@ -96,10 +95,6 @@ class Nvml(GroupQuestions):
 
     def _instant_power(self, device: Handle) -> int:
         return self._field_number(self._field_values(device, [(POWER_INSTANT, 0)])[0])
-
-    def power_limit(self, device: Handle) -> int:
-        """The enforced limit, milliwatts."""
-        return self._number("nvmlDeviceGetEnforcedPowerLimit", device)
 
     def driver_version(self) -> str:
         """The kernel module's version, such as 580.95.05."""

@@ -15,7 +15,9 @@ from guest_service.collector.loaded_library import Library
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 UNWRITTEN_64 = 0xFFFFFFFFFFFFFFFF
 UNWRITTEN_BYTE = 0xFF
@@ -40,6 +42,8 @@ class NvmlCalls:
         self._library = library
         self._binding = binding
         self._about_to = calls
+        # What _once was answered: Any is the answer, or the failure.
+        self._answers: dict[tuple[str, int | None], Any] = {}
         self._calls: Any = None  # Any: a ctypes library resolves its functions by attribute
 
     def start(self) -> None:
@@ -55,6 +59,20 @@ class NvmlCalls:
         self._about_to(function)
         if (code := call(*arguments)) != 0:
             raise NvmlFailure(code, self._library.words(code))
+
+    def _once(self, question: str, device: Handle, ask: Callable[[], T]) -> T:
+        """What `ask` answered about this card before, or answers now; a failure stands as well. This object lives for one sample."""
+        key = question, device.value
+        if key not in self._answers:
+            try:
+                self._answers[key] = ask()
+            except NvmlFailure as failure:
+                self._answers[key] = failure
+        answer = self._answers[key]
+        if isinstance(answer, NvmlFailure):
+            raise answer
+        found: T = answer
+        return found
 
     def _blank(self, structure: str, version: str = "") -> Any:  # Any: a structure of the binding
         """A structure whose every byte is 0xFF but for its version; one that this binding lacks is a missing function."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # Question -> NVML's function, and what it is given between the device and the place for its number; of 32 bits, of 64, or a flag.
 NUMBERS: Mapping[str, tuple[str, tuple[int, ...]]] = {
-    "power_limit": ("nvmlDeviceGetEnforcedPowerLimit", ()),
     # nvmlClockType_t: 0 graphics, 1 SM, 2 memory, 3 video.
     "clock_graphics_max_mhz": ("nvmlDeviceGetMaxClockInfo", (0,)),
     "clock_sm_max_mhz": ("nvmlDeviceGetMaxClockInfo", (1,)),
@@ -116,7 +115,7 @@ class GroupQuestions(HealthQuestions):
         return answer if isinstance(answer, tuple) else (answer,)
 
     def _word(self, device: Handle, function: str, words: Mapping[int, str]) -> str:
-        number = self._number(function, device)
+        number = self._once(function, device, lambda: self._number(function, device))
         if number == UNWRITTEN:
             raise NvmlFailure(NOTHING_WRITTEN)
         return words.get(number, str(number))
@@ -127,6 +126,10 @@ class GroupQuestions(HealthQuestions):
         if UNWRITTEN in (major, minor):
             raise NvmlFailure(NOTHING_WRITTEN)
         return f"{major}.{minor}"
+
+    def power_limit(self, device: Handle) -> int:
+        """The enforced limit, milliwatts; the base values are judged by it."""
+        return self._once("power_limit", device, lambda: self._number("nvmlDeviceGetEnforcedPowerLimit", device))
 
     def power_limit_max_mw(self, device: Handle) -> int:
         """The largest limit that may be set, milliwatts."""
@@ -142,7 +145,8 @@ class GroupQuestions(HealthQuestions):
 
     def _threshold(self, device: Handle, kind: int) -> int:
         try:
-            architecture = self._number("nvmlDeviceGetArchitecture", device)
+            function = "nvmlDeviceGetArchitecture"
+            architecture = self._once(function, device, lambda: self._number(function, device))
         except NvmlFailure:
             architecture = UNWRITTEN
         if ARCHITECTURE_ADA <= architecture < UNWRITTEN:
@@ -157,10 +161,16 @@ class GroupQuestions(HealthQuestions):
         return state
 
     def memory_reserved(self, device: Handle) -> int:
-        """Bytes that driver and firmware keep for themselves."""
-        info = self._blank("c_nvmlMemory_v2_t", "nvmlMemory_v2")
-        self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(info))
-        return int(info.reserved)
+        """Bytes that driver and firmware keep for themselves; they came with the base values."""
+        return int(self._memory_info(device).reserved)
+
+    def _memory_info(self, device: Handle) -> Any:  # Any: a structure of the binding
+        def ask() -> Any:  # Any: the same
+            info = self._blank("c_nvmlMemory_v2_t", "nvmlMemory_v2")
+            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(info))
+            return info
+
+        return self._once("memory", device, ask)
 
     def memory_bar1(self, device: Handle) -> tuple[int, int]:
         """Size and use of the BAR1 window, bytes."""
@@ -216,6 +226,7 @@ class GroupQuestions(HealthQuestions):
         rate = self._number("nvmlDeviceGetPcieThroughput", device, ctypes.c_uint(direction))
         if rate == UNWRITTEN:
             raise NvmlFailure(NOTHING_WRITTEN)
+        # nvml.h says "KB/s", where it says "KiB" of NVLink's: 1000 or 1024 is not documented, see docs/cards.md.
         return rate * KIB
 
     def nvlink_data(self, device: Handle) -> tuple[int, int]:

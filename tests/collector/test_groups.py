@@ -264,6 +264,15 @@ def test_base_values_of_all_cards_are_asked_before_any_group(scripted_nvml: Make
     assert library.calls("nvmlDeviceGetEccMode", 1) == 0
 
 
+@pytest.mark.parametrize("failure", ["", "return 999", "keep"])
+def test_what_two_questions_want_of_a_card_is_asked_once_also_where_it_fails(scripted_nvml: Make, failure: str) -> None:
+    twice = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetArchitecture")
+    library = scripted_nvml("\n".join(["cards 2", *(f"{call} 1 * {failure}" for call in twice if failure)]))
+    healthy, _ = sample(library)["gpus"]
+    assert [library.calls(call, card) for call in twice for card in (0, 1)] == [1] * 6
+    assert healthy["errors"] == []
+
+
 def test_the_older_names_of_two_questions_are_used_where_the_newer_ones_are_not_there(scripted_nvml: Make) -> None:
     (card,) = sample(scripted_nvml(hide=["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetRetiredPages_v2"]))["gpus"]
     assert (card["clocks_event_reasons"], card["retired_pages_double_bit"], card["errors"]) == (1, 5, [])
