@@ -28,6 +28,8 @@ PROXIED = "/guest_api.ProxiedGuestApi/GpuInfo"
 DIRECT = "/guest_api.GuestApi/GpuInfo"
 # What a caller of Envoy and nginx names the guest in.
 GUEST_HEADER = "x-guest"
+# The proxy on the socket on which nobody looks at who calls.
+READ_ONLY = "vmm-proxy read-only"
 # The proxy for a caller with max-age.
 KEPT = "vmm-proxy kept"
 
@@ -133,7 +135,10 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 
 async def start_forwarders(folder: Path) -> tuple[list[Forwarder], list[str]]:
     """All that are installed, `bare` first, and what is missing."""
-    flags = [f"--guest=vm{number}=unix:{folder}/guest{number}" for number in range(CONNECTIONS)]
+    config = folder / "proxy.toml"
+    config.write_text(f'[grpc]\nread_only_listen = ["unix:{folder}/read-only"]\n')
+    flags = [f"--config={config}"]
+    flags += [f"--guest=vm{number}=unix:{folder}/guest{number}" for number in range(CONNECTIONS)]
     found = [
         Forwarder("bare", folder / "bare", await start("-m", "benchmarks.forward", "bare", str(folder)), reads_id=True),
         Forwarder(
@@ -143,7 +148,8 @@ async def start_forwarders(folder: Path) -> tuple[list[Forwarder], list[str]]:
             reads_id=True,
         ),
     ]
-    found.append(replace(found[-1], name=KEPT, metadata=(("cache-control", "max-age=3600"),)))
+    found.append(replace(found[-1], name=READ_ONLY, path=folder / "read-only"))
+    found.append(replace(found[-2], name=KEPT, metadata=(("cache-control", "max-age=3600"),)))
     missing = []
     envoy = shutil.which("envoy", path=str(Path(sys.executable).parent)) or shutil.which("envoy")
     if envoy:

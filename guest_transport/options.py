@@ -64,9 +64,9 @@ def channel_options(address: Address, *, reply_limit_bytes: int = REPLY_LIMIT_BY
     return options
 
 
-def server_options() -> Options:
-    """Options of every server."""
-    return [
+def server_options(connections_limit: int | None = None) -> Options:
+    """Options of every server; each of its listeners takes `connections_limit` connections at a time, if given."""
+    options: Options = [
         # A second server on the same port fails instead of taking half the calls.
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
@@ -87,3 +87,6 @@ def server_options() -> Options:
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.absolute_max_metadata_size", 16 * 1024),
     ]
+    if connections_limit is not None:
+        options.append(("grpc.max_allowed_incoming_connections", connections_limit))
+    return options

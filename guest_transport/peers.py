@@ -80,7 +80,17 @@ class TcpPeer:
         return ipaddress.ip_address(self.host.partition("%")[0])
 
 
-Peer: TypeAlias = UnixPeer | VsockPeer | TcpPeer
+@dataclass(frozen=True, slots=True)
+class ListenerPeer:
+    """Whoever may open one listener: nobody looks at who it is, and all of them are one. `name`: what they are called."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Peer: TypeAlias = UnixPeer | VsockPeer | TcpPeer | ListenerPeer
 
 
 # A process and a port end with the connection.
@@ -104,10 +114,11 @@ class _Context(Protocol):
 
 
 class Peers:
-    """The peers of one server; app.py makes it, the server fills it, servicers ask it."""
+    """The peers of one server; app.py makes it, the server fills it, servicers ask it. `others`: who connects to gRPC itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: UnixPeer | ListenerPeer = UnixPeer()) -> None:
         self._named: dict[str, Peer] = {}
+        self._others = others
 
     def of(self, context: _Context) -> Peer:
         """Who makes the call of `context`. Ask at the begin of the call: a peer is forgotten when its connection ends."""
@@ -116,7 +127,7 @@ class Peers:
         if kind in {"ipv4", "ipv6"}:
             host, _, port = unquote(rest).rpartition(":")
             return TcpPeer(host.strip("[]"), int(port))
-        return self._named.get(text, UnixPeer())
+        return self._named.get(text, self._others)
 
     @contextlib.contextmanager
     def naming(self, peer: Peer) -> Iterator[str]:

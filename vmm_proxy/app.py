@@ -18,6 +18,7 @@ from guest_transport.http.server import PageServer
 from guest_transport.peers import Peers
 from guest_transport.process.reload import reloaded_on_hangup
 from guest_transport.process.sd_notify import Notifier
+from guest_transport.relay.listeners import CONNECTIONS_LIMIT
 from guest_transport.server.grpc_server import GrpcServer
 from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls import ServerTls
@@ -40,7 +41,7 @@ from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.parts import PageParts
 from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.pages.token_auth import TokenAuth
-from vmm_proxy.policy.access import Access, AccessRules
+from vmm_proxy.policy.access import READ_ONLY, Access, AccessRules
 from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.interceptor import PolicyInterceptor
@@ -69,6 +70,8 @@ class Parts:
     access: Access
     audit: Audit
     server: GrpcServer
+    # None: there is no read-only socket.
+    read_only_server: GrpcServer | None
     calls: CallCounts
 
     async def stop(self) -> None:
@@ -79,7 +82,12 @@ class Parts:
     async def stop_serving(self) -> None:
         """End the streams and finish the calls in progress."""
         self.watches.end()
-        await self.server.stop()
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+    @property
+    def servers(self) -> list[GrpcServer]:
+        """All that there are."""
+        return [server for server in (self.server, self.read_only_server) if server]
 
     async def close(self) -> None:
         """Let go of the guests, and write the audit log to its end."""
@@ -97,6 +105,8 @@ def build(
     guest_tls: GuestTls | None = None,
     registered: RegisteredGuests | None = None,
     allow_plaintext: bool = False,
+    read_only: bool = False,
+    read_only_group: int | None = None,
     wall_clock: Callable[[], float] = time.time,
     sleep: Sleep = asyncio.sleep,
 ) -> Parts:
@@ -117,15 +127,28 @@ def build(
     )
     writer = DirectoryService(registered, allow_plaintext=allow_plaintext)
     calls = CallCounts()
+    services = [proxied_api(pool, calls), fleet.service(), writer.service()]
     server = GrpcServer(
-        [proxied_api(pool, calls), fleet.service(), writer.service()],
+        services,
         interceptors=[PolicyInterceptor(judge, peers, trail, method_roles(), counts=calls)],
         peers=peers,
         identify_unix=rules.unix_role is None,
         tls=tls,
         on_refused=calls.refused_by_server,
     )
-    return Parts(directory, pool, info_refresh, watches, judge, audit, server, calls)
+    read_only_server = None
+    if read_only:
+        # A server of its own: whatever its callers name their sockets, to it they are all one.
+        readers = Peers(others=READ_ONLY)
+        read_only_server = GrpcServer(
+            services,
+            interceptors=[PolicyInterceptor(judge, readers, trail, method_roles(), counts=calls)],
+            peers=readers,
+            socket_group=read_only_group,
+            connections_limit=CONNECTIONS_LIMIT,
+            on_refused=calls.refused_by_server,
+        )
+    return Parts(directory, pool, info_refresh, watches, judge, audit, server, read_only_server, calls)
 
 
 def join_pages(
@@ -200,6 +223,8 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         guest_tls=setup.guest_tls,
         registered=registered,
         allow_plaintext=plain,
+        read_only=bool(setup.read_only_listen),
+        read_only_group=setup.read_only_group,
     )
     started = asyncio.Event()
 
@@ -226,15 +251,18 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         pages = join_pages(setup.pages, parts, dashboard, page_server, sources=lambda: _states(folder, libvirt, kubevirt))
         ending.push_async_callback(pages.close)
         await parts.server.start(setup.listen)
-        if registered:
-            await registered.remove_leftovers()
         # Together, because each may take most of the time that stopping has.
         ending.push_async_callback(lambda: asyncio.gather(parts.stop_serving(), page_server.stop()))
+        if parts.read_only_server:
+            await parts.read_only_server.start(setup.read_only_listen)
+        if registered:
+            await registered.remove_leftovers()
         if setup.pages.listen is not None:
             await page_server.start(page_app(pages, parts.access), setup.pages.listen)
         log.info("guests known: %d", len(directory))
         await ending.enter_async_context(notifier.watched())
-        notifier.ready(f"listening on {', '.join(map(str, [*parts.server.addresses, *page_server.addresses]))}")
+        addresses = [address for server in parts.servers for address in server.addresses] + page_server.addresses
+        notifier.ready(f"listening on {', '.join(map(str, addresses))}")
         started.set()
         await ending.enter_async_context(garbage.collected())
         await stop.wait()
@@ -275,6 +303,8 @@ def needs_restart(before: Setup, after: Setup) -> bool:
     return any(
         (
             before.listen != after.listen,
+            before.read_only_listen != after.read_only_listen,
+            before.read_only_group != after.read_only_group,
             before.guests != after.guests,
             before.allow_plaintext != after.allow_plaintext,
             before.directory_dir != after.directory_dir,

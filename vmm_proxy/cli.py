@@ -122,9 +122,8 @@ def check_config(config: Path) -> None:
         raise SystemExit(SettingsError.exit_status)
     followed = [name for name, setting in (("libvirt", setup.libvirt), ("KubeVirt", setup.kubevirt)) if setting]
     guests = " and ".join([f"{count} guest{'' if count == 1 else 's'}", *(f"those of {name}" for name in followed)])
-    click.echo(
-        f"{config}: ok, {guests}, gRPC on {', '.join(map(str, setup.listen))}, pages on {setup.pages.listen or 'no address'}"
-    )
+    listen = ", ".join(map(str, (*setup.listen, *setup.read_only_listen)))
+    click.echo(f"{config}: ok, {guests}, gRPC on {listen}, pages on {setup.pages.listen or 'no address'}")
 
 
 @main.command(short_help="Check what can be wrong on this host; say what to do.")

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from guest_contract.identifiers import GUEST_ID_RULE, valid_guest_id
-from guest_transport.addresses import Address, TcpAddress
+from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import SettingsError
 from guest_transport.settings.read import read_settings
 from guest_transport.tls import ServerTls
@@ -28,7 +28,7 @@ from vmm_proxy.directory.kubevirt.settings import KubevirtSettings, KubevirtSetu
 from vmm_proxy.directory.libvirt.settings import LibvirtSettings, check_libvirt
 from vmm_proxy.pages.settings import Http, Metrics, PageSetup, page_setup
 from vmm_proxy.policy.access import AccessRules
-from vmm_proxy.policy.settings import AccessSettings, access_rules
+from vmm_proxy.policy.settings import AccessSettings, access_rules, group_id
 
 # Only local users whom the socket's group lets in reach this one.
 DEFAULT_LISTEN = "unix:/run/vmm-proxy/vmm-proxy.sock"
@@ -39,6 +39,11 @@ class Grpc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # Where ProxiedGuestApi and guest_fleet.v1 are served: unix:/path (mode 0660), HOST:PORT, [v6]:PORT.
     listen: tuple[str, ...] = (DEFAULT_LISTEN,)
+    # Unix sockets (unix:/path, mode 0660) on which whoever may open them is a viewer of all guests: nobody looks at who calls, tokens are
+    # not read, and calls are faster for it. All their callers together are one caller to the proxy's limits.
+    read_only_listen: tuple[str, ...] = ()
+    # The group that these sockets belong to, by name or number; by default the proxy's own. The proxy's user must be a member of it.
+    read_only_group: str | int | None = None
     # Allows gRPC over plain TCP beyond loopback, to callers and to guests. Anybody on the network path reads and forges it, so it is
     # asked for by name.
     allow_plaintext: bool = False
@@ -82,6 +87,9 @@ class Setup(msgspec.Struct, frozen=True):
     """What app.py builds from: every text of the configuration parsed and judged."""
 
     listen: tuple[Address, ...]
+    read_only_listen: tuple[UnixAddress, ...]
+    # None: the proxy's own.
+    read_only_group: int | None
     guests: tuple[GuestEntry, ...]
     allow_plaintext: bool
     directory_dir: Path | None
@@ -120,6 +128,8 @@ def read_setup(
     _check_together(guests)
     return Setup(
         listen=listen,
+        read_only_listen=_read_only_listen(config.grpc.read_only_listen, f"{where}: grpc.read_only_listen", listen),
+        read_only_group=_read_only_group(config.grpc, where),
         guests=tuple(guests),
         allow_plaintext=plain,
         directory_dir=_directory_dir(config.directory, where),
@@ -152,6 +162,29 @@ def _listen(texts: Sequence[str], where: str, config: ProxyConfig) -> tuple[Addr
                 f"{where}: {address}: nobody could be let in; set tls.client_authorities or access.token_file, or use unix:/path"
             )
     return addresses
+
+
+def _read_only_listen(texts: Iterable[str], where: str, listen: Sequence[Address]) -> tuple[UnixAddress, ...]:
+    addresses = []
+    for text in texts:
+        address = any_address(text, where)
+        if not isinstance(address, UnixAddress):
+            raise SettingsError(
+                f"{where}: {address}: must be unix:/path, because whoever opens it may read; others go to grpc.listen"
+            )
+        if address in listen or address in addresses:
+            raise SettingsError(f"{where}: {address}: stands twice; a read-only socket needs a path of its own")
+        addresses.append(address)
+    return tuple(addresses)
+
+
+def _read_only_group(settings: Grpc, where: str) -> int | None:
+    group = settings.read_only_group
+    if group is None:
+        return None
+    if not settings.read_only_listen:
+        raise SettingsError(f"{where}: grpc.read_only_group: is without effect; set grpc.read_only_listen too")
+    return group_id(group, f"{where}: grpc.read_only_group")
 
 
 def _loopback_only(listen: Iterable[Address]) -> bool:

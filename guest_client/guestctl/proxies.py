@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from guest_client.guestctl.hosts import Host, HostsError, read_hosts, read_hosts_file
-from guest_client.guestctl.request import ACCESS_VARIABLES, DEFAULT_PROXY, PROXY_VARIABLE, Access, Proxy
+from guest_client.guestctl.request import ACCESS_VARIABLES, DEFAULT_PROXY, PROXY_VARIABLE, READ_ONLY_PROXY, Access, Proxy
 from guest_client.guestctl.selector import read_pairs
 from guest_transport.errors import SettingsError
 
@@ -68,7 +68,13 @@ def _hosts(given: Mapping[str, Any], context: Context | None) -> tuple[tuple[Hos
         return read_hosts_file(file), True
     if context is not None and context.proxies():
         return read_hosts(context.proxies()), len(context.proxies()) > 1
-    return read_hosts([os.environ.get(PROXY_VARIABLE) or DEFAULT_PROXY]), False
+    return read_hosts([os.environ.get(PROXY_VARIABLE) or usual_proxy()]), False
+
+
+def usual_proxy() -> str:
+    """The proxy of this host: at its read-only socket where the caller may open that one alone (connect(2) asks for write permission)."""
+    may_open = [os.access(address.removeprefix("unix:"), os.W_OK) for address in (DEFAULT_PROXY, READ_ONLY_PROXY)]
+    return READ_ONLY_PROXY if may_open == [False, True] else DEFAULT_PROXY
 
 
 def _access(given: Mapping[str, Any], of_context: Mapping[str, Path], host: Host, *, tls: bool, several: bool) -> Access:

@@ -20,6 +20,8 @@ ACCESS_VARIABLES = {
 # The options that every command has, before or after its name.
 SHARED = ("output", "timeout", "guest", "proxy", "hosts", "context", "tls", "ca", "cert", "key", "token_file")
 DEFAULT_PROXY = "unix:/run/vmm-proxy/vmm-proxy.sock"
+# Asked in its place by who may open this one alone.
+READ_ONLY_PROXY = "unix:/run/vmm-proxy/vmm-proxy-ro.sock"
 
 
 class Subject(Enum):

@@ -60,7 +60,9 @@ class GrpcServer:
     of Unix clients, at the price of a relay between them and gRPC; a server with a vsock or TCP listener relays its Unix listeners as well.
     With `tls` every TCP listener speaks TLS; whether TCP may be plain is for the server's settings to decide. `calls_of_one`: calls that
     one peer may have in progress, for a server that does not know its callers by name. `on_refused` hears NO_REQUEST for each call that
-    was ended because its request did not come, and CONNECTIONS and CALLS for each that was one too many of its peer.
+    was ended because its request did not come, and CONNECTIONS and CALLS for each that was one too many of its peer. Unix sockets have the
+    group `socket_group` (a gid), by default the process's own. `connections_limit` is gRPC's own, for listeners that are not relayed: it
+    bounds each of them, whoever connects.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class GrpcServer:
         services: Sequence[Service],
         *,
         socket_mode: int = 0o660,
+        socket_group: int | None = None,
+        connections_limit: int | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
         peers: Peers | None = None,
         identify_unix: bool = False,
@@ -79,12 +83,13 @@ class GrpcServer:
         self.peers = peers if peers is not None else Peers()
         self._services = services
         self._socket_mode = socket_mode
+        self._socket_group = socket_group
         counted = None if calls_of_one is None else CallsOfOne(self.peers, calls_of_one, partial(on_refused, CALLS))
         deadline = RequestDeadline(self.peers, on_ended=partial(on_refused, NO_REQUEST), calls=counted)
         self._server = undecodable.careful(
             grpc.aio.server(
                 interceptors=[deadline, *interceptors],
-                options=options.server_options(),
+                options=options.server_options(connections_limit),
                 maximum_concurrent_rpcs=options.CONCURRENT_CALLS,
             )
         )
@@ -168,7 +173,7 @@ class GrpcServer:
                 )
 
     async def _bind_unix(self, address: UnixAddress, held: socket_files.SocketFile) -> Address:
-        async with held.binding(self._socket_mode) as place:
+        async with held.binding(self._socket_mode, self._socket_group) as place:
             if self._relayed is None:
                 # gRPC removes a socket at that path before it binds and when it stops: there is none but its own, and not for long.
                 self._add_port(UnixAddress(place).grpc_target)

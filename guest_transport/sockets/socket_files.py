@@ -55,15 +55,17 @@ class SocketFile:
         return cls(path, fd)
 
     @contextlib.asynccontextmanager
-    async def binding(self, mode: int) -> AsyncIterator[str]:
-        """Gives the path to bind the socket at; afterwards it is at `path`, with exactly `mode`. Raises ListenError."""
+    async def binding(self, mode: int, group: int | None = None) -> AsyncIterator[str]:
+        """Gives the path to bind the socket at; afterwards it is at `path`, with exactly `mode`, and `group`. Raises ListenError."""
         try:
             folder = await asyncio.to_thread(_BindingFolder, self.path)
         except OSError as error:
             raise ListenError(f"unix:{self.path}: cannot listen: {self.path}{_FOLDER}: {error.strerror}") from error
         try:
             yield folder.place
-            self._bound = await asyncio.to_thread(folder.hand_over, mode)
+            self._bound = await asyncio.to_thread(folder.hand_over, mode, group)
+        except _GroupRefusedError as error:
+            raise ListenError(f"unix:{self.path}: cannot listen: {error}") from error
         except FileExistsError as error:
             raise ListenError(f"unix:{self.path}: cannot listen: another program took it just now; try again") from error
         except OSError as error:
@@ -86,6 +88,10 @@ def bound_at(path: str) -> str | None:
     return place if len(os.fsencode(place)) <= UNIX_PATH_BYTES else None
 
 
+class _GroupRefusedError(Exception):
+    """Says which group the socket cannot be given to, and what helps."""
+
+
 class _BindingFolder:
     """The folder that a socket is made in; only who holds the claim makes one. `place` is where to bind."""
 
@@ -104,9 +110,16 @@ class _BindingFolder:
             os.unlink(_NAME, dir_fd=self._fd)
         self.place = bound_at(path) or f"/proc/self/fd/{self._fd}/{_NAME}"
 
-    def hand_over(self, mode: int) -> tuple[int, int]:
-        """Give what was bound its mode, then its path; its device and inode. Raises OSError."""
+    def hand_over(self, mode: int, group: int | None) -> tuple[int, int]:
+        """Give what was bound its group and mode, then its path; its device and inode. Raises OSError."""
         # By the folder's descriptor: its own name may lead elsewhere by now.
+        if group is not None:
+            try:
+                os.chown(_NAME, -1, group, dir_fd=self._fd, follow_symlinks=False)
+            except PermissionError as error:
+                raise _GroupRefusedError(
+                    f"it may not be given to the group {group}; make the server's user a member of it"
+                ) from error
         os.chmod(_NAME, mode, dir_fd=self._fd)
         made = os.stat(_NAME, dir_fd=self._fd, follow_symlinks=False)
         os.link(_NAME, self._path, src_dir_fd=self._fd, follow_symlinks=False)

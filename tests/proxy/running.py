@@ -62,8 +62,9 @@ async def running_proxy(
     audit: Audit | None = None,
     tls: ServerTls | None = None,
     guest_tls: GuestTls | None = None,
+    read_only: UnixAddress | None = None,
 ) -> AsyncIterator[Proxy]:
-    """A proxy that listens on `socket`, and on `also`."""
+    """A proxy that listens on `socket`, on `also`, and at `read_only` for readers."""
     address = UnixAddress(str(socket))
     parts = build(
         Directory() if directory is None else directory,
@@ -73,8 +74,11 @@ async def running_proxy(
         guest_tls=guest_tls,
         registered=registered,
         sleep=sleep,
+        read_only=read_only is not None,
     )
     await parts.server.start([address, also] if also else [address])
+    if parts.read_only_server and read_only:
+        await parts.read_only_server.start([read_only])
     proxy = Proxy(parts, address)
     try:
         yield proxy

@@ -20,7 +20,8 @@ async def examine_config(host: Host) -> Sequence[Finding]:
     if refused := await refusal(host):
         return [wrong(refused, "correct it; vmm-proxy check-config tries it again")]
     where = host.file or "no file, the defaults hold"
-    return [ok(f"{where}: gRPC on {', '.join(host.config.grpc.listen)}, pages: {host.config.http.listen}")]
+    listen = ", ".join((*host.config.grpc.listen, *host.config.grpc.read_only_listen))
+    return [ok(f"{where}: gRPC on {listen}, pages: {host.config.http.listen}")]
 
 
 async def examine_tasks(_host: Host) -> Sequence[Finding]:
@@ -54,7 +55,11 @@ CHECKS: tuple[Check[Host], ...] = (
         directory.examine_kubevirt,
         bound_seconds=_after_reading,
     ),
-    Check("grpc", "each address of grpc.listen: mode, who holds it, and whether a proxy answers", listeners.examine_grpc),
+    Check(
+        "grpc",
+        "each address of grpc.listen and grpc.read_only_listen: mode, who holds it, and whether a proxy answers",
+        listeners.examine_grpc,
+    ),
     Check("http", "the pages: who holds their address, and whether they answer and are ready", listeners.examine_http),
     Check("vsock", "the kernel has what guests at vsock: addresses need", reach.examine_vsock, bound_seconds=_after_reading),
     Check(

@@ -36,7 +36,7 @@ PROXY = Served("proxy", UNIT, _who)
 
 
 async def examine_grpc(host: Host) -> Sequence[Finding]:
-    """Each address of grpc.listen."""
+    """Each address of grpc.listen and grpc.read_only_listen."""
     found: list[Finding] = []
     asked = []
     for address in host.listen():

@@ -67,13 +67,15 @@ class Host:
         return str(self.file) if self.file else "defaults"
 
     def listen(self) -> list[Address | SettingsError]:
-        """grpc.listen, parsed as far as it parses."""
+        """grpc.listen and grpc.read_only_listen, parsed as far as they parse."""
         parsed: list[Address | SettingsError] = []
-        for text in self.config.grpc.listen:
-            try:
-                parsed.append(parse_address(text))
-            except AddressError as error:
-                parsed.append(SettingsError(f"grpc.listen: {error}"))
+        grpc = self.config.grpc
+        for key, texts in (("grpc.listen", grpc.listen), ("grpc.read_only_listen", grpc.read_only_listen)):
+            for text in texts:
+                try:
+                    parsed.append(parse_address(text))
+                except AddressError as error:
+                    parsed.append(SettingsError(f"{key}: {error}"))
         return parsed
 
 

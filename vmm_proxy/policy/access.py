@@ -1,8 +1,8 @@
 """From a caller's credentials to its name and its grants. The rules can be replaced while calls are in progress.
 
 A token is used first, then a certificate, then the socket. A caller with a credential is judged by that one alone, so that root can try
-out what a viewer's token sees. A known caller without a grant may do nothing (PERMISSION_DENIED). A caller without valid credentials is
-refused (UNAUTHENTICATED).
+out what a viewer's token sees. On the read-only socket nothing is looked at: whoever may open it is a viewer of all guests.
+A known caller without a grant may do nothing (PERMISSION_DENIED). A caller without valid credentials is refused (UNAUTHENTICATED).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import grpc
 
-from guest_transport.peers import TcpPeer, UnixPeer, VsockPeer
+from guest_transport.peers import ListenerPeer, TcpPeer, UnixPeer, VsockPeer
 from vmm_proxy.errors import CallError
 from vmm_proxy.policy.credentials import Credentials
 from vmm_proxy.policy.roles import Caller, Grant, Role
@@ -21,6 +21,8 @@ from vmm_proxy.policy.tokens import Token, holder
 
 Grants = tuple[Grant, ...]
 ROOT_UID = 0
+READ_ONLY = ListenerPeer("the read-only socket")
+_READ_ONLY_CALLER = Caller(str(READ_ONLY), (Grant(Role.VIEWER),))
 # Unix peers whose judgement is kept: as many as can be connected at a time. A peer is judged at each of its calls.
 _KEPT_PEERS = 512
 
@@ -85,6 +87,8 @@ class Access:
             grants = _united(self._rules.certificates.get(name, ()) for name in credentials.certificate)
             return Caller(f"certificate {' '.join(credentials.certificate)}", grants)
         match credentials.peer:
+            case ListenerPeer():
+                return _READ_ONLY_CALLER
             case UnixPeer(uid=None):
                 if self._rules.unix_role is not None:
                     return Caller("unix", (Grant(self._rules.unix_role),))

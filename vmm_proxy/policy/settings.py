@@ -72,7 +72,7 @@ def access_rules(settings: AccessSettings, where: str, *, loopback_only: bool) -
             case GrantSettings(unix_user=str() | int() as user, unix_group=None, certificate=None):
                 users[_id(user, lambda name: pwd.getpwnam(name).pw_uid, f"{place}.unix_user")].append(given)
             case GrantSettings(unix_user=None, unix_group=str() | int() as group, certificate=None):
-                groups[_id(group, lambda name: grp.getgrnam(name).gr_gid, f"{place}.unix_group")].append(given)
+                groups[group_id(group, f"{place}.unix_group")].append(given)
             case GrantSettings(unix_user=None, unix_group=None, certificate=str() as name):
                 certificates[_certificate(name, f"{place}.certificate")].append(given)
             case _:
@@ -109,6 +109,11 @@ def _certificate(name: str, where: str) -> str:
     if not _CERTIFICATE.fullmatch(name):
         raise SettingsError(f"{where}: must be a subject alternative name such as dns:ops.example, uri:, email: or ip:")
     return name
+
+
+def group_id(group: str | int, where: str) -> int:
+    """The gid of a local group by name or number; raises SettingsError."""
+    return _id(group, lambda name: grp.getgrnam(name).gr_gid, where)
 
 
 def _id(subject: str | int, look_up: Callable[[str], int], where: str) -> int:
