@@ -11,7 +11,7 @@ from tests.eventually import turns
 from vmm_proxy.fleet.collect import STARTS_AT_A_TIME, ask_each, collect
 from vmm_proxy.fleet.outcome import GuestOutcome
 from vmm_proxy.upstream.passed_metadata import Metadata
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 GUESTS = [f"vm{number}" for number in range(20 * STARTS_AT_A_TIME)]
 

@@ -23,7 +23,7 @@ from vmm_proxy.fleet.outcome import GPU_INFO
 from vmm_proxy.upstream.limits import GUEST_CALLS, ConcurrencyLimit
 from vmm_proxy.upstream.question import Question
 from vmm_proxy.upstream.reachability import Reachability, ReachabilityState
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 from vmm_proxy.upstream.upstream import HASTY_SECONDS, Upstream
 
 

@@ -18,7 +18,7 @@ from tests.eventually import eventually, turns
 from tests.proxy.raw_guest import Behaviour, RawGuest, Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.upstream.last_answer import KEPT_BYTES, LastAnswer
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 HOUR = (("cache-control", "max-age=3600"),)
 

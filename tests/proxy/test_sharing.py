@@ -230,7 +230,7 @@ async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_a
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert error.details() == "guest vm1: the connection was given up during the call"
         assert isinstance(outcome, CallError)
-        assert upstream.callers == upstream._calls.taken == 0
+        assert upstream.callers == upstream._places.taken == 0
 
 
 async def test_a_removed_guest_has_no_connection_left_on_a_channel_that_was_replaced_under_a_call(

@@ -19,7 +19,7 @@ from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outbox import MESSAGE_BYTES, MESSAGE_GUESTS, Outbox, OutboxClosedError
 from vmm_proxy.fleet.outcome import GuestOutcome
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 
 async def silence(stream: Stream) -> None:

@@ -16,7 +16,7 @@ from vmm_proxy.errors import CallError, rpc_status
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.pool import Pool, Require
 from vmm_proxy.upstream.question import Question
-from vmm_proxy.upstream.single_flight import Answer, Outcome
+from vmm_proxy.upstream.shared_call import Answer, Outcome
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from vmm_proxy.errors import CallError
 from vmm_proxy.metrics.last_answers import LastKnown, Part
 from vmm_proxy.metrics.pacing import Pace
 from vmm_proxy.upstream.pool import Pool
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 log = logging.getLogger(__name__)
 

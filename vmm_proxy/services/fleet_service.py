@@ -35,7 +35,7 @@ from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import COLLECTION_MARGIN_SECONDS, guest_deadline
 from vmm_proxy.upstream.limits import FLEET_STREAMS, FLEET_STREAMS_OF_ONE, SharedConcurrencyLimit
 from vmm_proxy.upstream.pool import Pool
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 # The servicer's stubs want a context of both gRPC stacks; what is served here is grpc.aio's.
 Context = grpc.aio.ServicerContext[Any, Any]

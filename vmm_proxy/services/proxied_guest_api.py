@@ -22,7 +22,7 @@ from vmm_proxy.policy.permit import current_permit
 from vmm_proxy.upstream import passed_metadata
 from vmm_proxy.upstream.deadlines import guest_deadline
 from vmm_proxy.upstream.pool import Pool
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from vmm_proxy.upstream import passed_metadata, reply_limits
 from vmm_proxy.upstream.channel import Channel, ReadToEndCall, UnaryCall
 from vmm_proxy.upstream.grpc_errors import connection_lost, from_guest, handshake_timed_out, never_connected
 from vmm_proxy.upstream.passed_metadata import Metadata
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 # A refused connection is known in milliseconds; one that took this long was accepted, or swallowed, and then ignored.
 SWALLOWED_SECONDS = 0.5

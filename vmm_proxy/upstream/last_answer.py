@@ -16,7 +16,7 @@ from guest_api.guest_api_pb2 import GpuInfoResponse
 from guest_contract.cache_control import CacheControlError, parse_max_age
 from guest_transport.process.clock import Clock, boottime
 from vmm_proxy.upstream.passed_metadata import Metadata
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 # Eight cards with every value take 8 KB, and a thousand guests have one each.
 KEPT_BYTES = 64 * 1024

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import grpc
 
 from vmm_proxy.errors import CallError
-from vmm_proxy.upstream.single_flight import Answer, Outcome, SharedCall, Waiter
+from vmm_proxy.upstream.shared_call import Answer, Outcome, SharedCall, Waiter
 
 # A caller whose shared call ended earlier than its own deadline asks anew, if this much is left.
 WORTH_ASKING_SECONDS = 0.02

@@ -17,7 +17,7 @@ from guest_api import guest_api_pb2
 from guest_contract import card_values
 from guest_transport.process.repeated_lines import about
 from vmm_proxy.errors import CallError, plain
-from vmm_proxy.upstream.single_flight import Answer, Outcome
+from vmm_proxy.upstream.shared_call import Answer, Outcome
 
 log = logging.getLogger(__name__)
 

@@ -1,139 +1,140 @@
-"""One call on its way to a guest, and everybody who waits for its outcome.
+"""The calls to one guest in progress, of which identical ones are one: who comes first makes it, the others wait for its outcome.
 
-A shared call that a fleet stream asked for runs in a task of its own: a caller who leaves does not take the answer from the others, and
-when the last one has left the call is cancelled, so that the guest stops working for nobody. One that a single call began is carried by
-that call's own task, its leader: usually nobody else waits, and two turns of the loop are saved. When a leader leaves, the others ask anew.
-Callers are told by a callback: a fleet stream waits for a thousand shared calls without a task for each. Rejected: asyncio.shield (a future
-and a callback more for each caller, and nobody counts who is left).
+What a call is identical by is its key; one without a key is nobody else's. A call takes its places when it begins and gives them back
+when it has an outcome, before anybody is told it, so that whoever then asks again finds them free.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-import grpc
-from google.protobuf.message import Message
+from vmm_proxy.errors import CallError
+from vmm_proxy.upstream.limits import Limit
+from vmm_proxy.upstream.question import Question
+from vmm_proxy.upstream.shared_call import Outcome, SharedCall
 
-from vmm_proxy.errors import CallError, Trailers
-
-
-class Answer:
-    """A guest's reply, decoded and checked, and what of its trailers travels; `wire_bytes` is its size as the guest sent it.
-
-    `received_at` (epoch seconds) is set where it was kept, and came before it was asked for.
-    """
-
-    __slots__ = ("_wire", "message", "received_at", "trailers", "wire_bytes")
-
-    def __init__(self, message: Message, trailers: Trailers, wire_bytes: int, received_at: float | None = None) -> None:
-        self.message = message
-        self.trailers = trailers
-        self.wire_bytes = wire_bytes
-        self.received_at = received_at
-        self._wire: bytes | None = None
-
-    @property
-    def wire(self) -> bytes:
-        """The reply encoded anew, once for all who share it; a fleet stream does without.
-
-        Deterministic, because a re-encoded reply is only then the same bytes each time (grpcio and protobuf promise it no other way).
-        """
-        if self._wire is None:
-            self._wire = self.message.SerializeToString(deterministic=True)
-        return self._wire
+# Makes the call by a deadline (loop time). A failure is its outcome; it raises nothing.
+Make = Callable[[float], Awaitable[Outcome]]
 
 
-# A failure is kept as a value and not raised here: many callers share it.
-Outcome = Answer | CallError
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call as one caller wants it: `key` None for one that is never shared, `places` that it takes if it is made."""
+
+    key: Hashable | None
+    deadline: float
+    make: Make
+    places: Sequence[Limit]
 
 
-# Called once: with the outcome, or with None when it did not come by the caller's deadline.
-Told = Callable[[Outcome | None], None]
+class SingleFlight:
+    """The calls to the guest `guest_id`."""
 
+    def __init__(self, guest_id: str) -> None:
+        self._guest_id = guest_id
+        self._in_progress: set[SharedCall] = set()
+        self._shared: dict[Hashable, SharedCall] = {}
+        self._closed: CallError | None = None
 
-class Waiter:
-    """One caller's wait for a shared call: `told` is called, unless the caller leaves before."""
+    async def run(self, wanted: Wanted) -> Outcome:
+        """The outcome of the call; raises CallError where there is no place for it, or everything was closed."""
+        if wanted.key is not None and wanted.key in self._shared:
+            return await self._wait(wanted)
+        shared, end = self._begin(wanted)
+        shared.take_leader()
+        try:
+            return await self._carry(shared, wanted.make, end)
+        except asyncio.CancelledError:
+            if shared.abandoned is None:
+                end()
+                shared.lose_leader()
+                raise
+            if _cancelled_besides():
+                raise
+            return shared.abandoned
+        finally:
+            end()
 
-    __slots__ = ("_clock", "_shared_call", "_told")
+    def ask(self, wanted: Wanted, told: Callable[[Outcome], None], over: Callable[[], None]) -> Question:
+        """As run(), but `told` gets the outcome, which others share: not to be raised. `over` is called when that is over, or left."""
+        return Question(self._guest_id, wanted.deadline, join=partial(self._join, wanted), told=told, over=over)
 
-    def __init__(self, shared: SharedCall, told: Told, deadline: float | None) -> None:
-        self._shared_call = shared
-        self._told = told
-        self._clock = asyncio.get_running_loop().call_at(deadline, self._too_late) if deadline is not None else None
+    async def close(self, why: CallError) -> None:
+        """End every call with `why`; further ones fail alike."""
+        self._closed = why
+        for shared in list(self._in_progress):
+            shared.abandon(why)
+        await asyncio.gather(
+            *(shared.task for shared in self._in_progress if shared.task and not shared.has_leader), return_exceptions=True
+        )
 
-    def leave(self) -> None:
-        """Wait no more; the last caller to leave before the outcome cancels the call."""
-        if self._clock:
-            self._clock.cancel()
-        self._shared_call.left_by(self)
+    async def _wait(self, wanted: Wanted) -> Outcome:
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def tell(self, outcome: Outcome) -> None:
-        """The shared call has its outcome."""
-        if self._clock:
-            self._clock.cancel()
-        self._told(outcome)
+        def told(outcome: Outcome) -> None:
+            # The caller may have been cancelled just now.
+            if not answered.done():
+                answered.set_result(outcome)
 
-    def _too_late(self) -> None:
-        # A timer that has run keeps this method, and with it the waiter.
-        self._clock = None
-        self._shared_call.left_by(self)
-        self._told(None)
+        question = self.ask(wanted, told, lambda: None)
+        try:
+            return await answered
+        finally:
+            question.leave()
 
+    def _join(self, wanted: Wanted) -> SharedCall:
+        if self._closed:
+            raise self._closed.again()
+        shared = self._shared.get(wanted.key) if wanted.key is not None else None
+        if shared is None or shared.dropped:
+            shared, end = self._begin(wanted)
+            task = shared.task = asyncio.create_task(self._carry(shared, wanted.make, end))
+            # For a task that was cancelled, perhaps before it began.
+            task.add_done_callback(lambda _: end())
+        return shared
 
-class SharedCall:
-    """A call in progress until finish(); `deadline` is in the loop's time."""
+    def _begin(self, wanted: Wanted) -> tuple[SharedCall, Callable[[], None]]:
+        """A shared call with its places taken, and what ends it."""
+        if self._closed:
+            raise self._closed.again()
+        taken: list[Limit] = []
+        try:
+            for place in wanted.places:
+                place.take()
+                taken.append(place)
+        except CallError:
+            for place in taken:
+                place.give_back()
+            raise
+        shared = SharedCall(wanted.deadline)
+        self._in_progress.add(shared)
+        if wanted.key is not None:
+            self._shared[wanted.key] = shared
+        return shared, partial(self._end, shared, wanted)
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        # Its return value is unused.
-        self.task: asyncio.Task[Any] | None = None
-        # Its last caller left and it is being cancelled: nobody may join it any more.
-        self.dropped = False
-        # What everybody was told when it was abandoned; its leader's task, cancelled for that, has to tell it too.
-        self.abandoned: Outcome | None = None
-        # Whether its task is a caller's.
-        self.has_leader = False
-        self._waiters: set[Waiter] = set()
-        self._finished = False
-
-    def finish(self, outcome: Outcome) -> None:
-        """Tell every caller the outcome; the first one counts."""
-        self._finished = True
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            waiter.tell(outcome)
-
-    def abandon(self, outcome: Outcome) -> None:
-        """Tell every caller `outcome` now and cancel the call; the first time counts, because a leader takes one cancellation back."""
-        if self.abandoned is not None:
+    def _end(self, shared: SharedCall, wanted: Wanted) -> None:
+        """Give the places of `shared` back and let nobody join it any more; the first time counts."""
+        if shared not in self._in_progress:
             return
-        self.abandoned = outcome
-        self.finish(outcome)
-        if self.task:
-            self.task.cancel()
+        self._in_progress.discard(shared)
+        # A task that was cancelled keeps where that was, and its frames know the shared call.
+        shared.task = None
+        for place in wanted.places:
+            place.give_back()
+        if self._shared.get(wanted.key) is shared:
+            del self._shared[wanted.key]
 
-    def take_leader(self) -> None:
-        """Be carried by the current task: it waits for the outcome itself, and has no waiter."""
-        self.task = asyncio.current_task()
-        self.has_leader = True
+    async def _carry(self, shared: SharedCall, make: Make, end: Callable[[], None]) -> Outcome:
+        outcome = await make(shared.deadline)
+        end()
+        shared.finish(outcome)
+        return outcome
 
-    def lose_leader(self) -> None:
-        """The caller who carried it has left: for the others it ended early, by a deadline that was not theirs."""
-        self.deadline = min(self.deadline, asyncio.get_running_loop().time())
-        self.finish(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "the call that was shared was given up"))
 
-    def join(self, told: Told, deadline: float) -> Waiter:
-        """Wait for the outcome until `deadline` (loop time); only before it is known."""
-        # The shared call ends by its own deadline; only a caller with a nearer one needs a clock.
-        waiter = Waiter(self, told, deadline if deadline < self.deadline else None)
-        self._waiters.add(waiter)
-        return waiter
-
-    def left_by(self, waiter: Waiter) -> None:
-        """One caller less."""
-        self._waiters.discard(waiter)
-        if not self._waiters and not self._finished and self.task and not self.has_leader:
-            self.dropped = True
-            self.task.cancel()
+def _cancelled_besides() -> bool:
+    """Take back a cancellation that was meant for the call and not for its caller's task; whether the task was cancelled as well."""
+    task = asyncio.current_task()
+    return task is not None and task.uncancel() > 0

@@ -28,7 +28,8 @@ from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, ConcurrencyLim
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.question import Question
 from vmm_proxy.upstream.reachability import Reachability, ReachabilityState, answered
-from vmm_proxy.upstream.single_flight import Answer, Outcome, SharedCall
+from vmm_proxy.upstream.shared_call import Answer, Outcome
+from vmm_proxy.upstream.single_flight import SingleFlight, Wanted
 from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
 log = logging.getLogger(__name__)
@@ -45,12 +46,6 @@ SECOND_ASK_PAUSE_SECONDS = 1.0
 HASTY_SECONDS = 0.1
 # Calls still on a replaced channel end with their own deadlines, of which this is the longest.
 OLD_CHANNEL_GRACE_SECONDS = LONGEST_SECONDS
-
-
-def _cancelled_besides() -> bool:
-    """Take back a cancellation that was meant for the call and not for its caller's task; whether the task was cancelled as well."""
-    task = asyncio.current_task()
-    return task is not None and task.uncancel() > 0
 
 
 class Upstream:
@@ -82,18 +77,16 @@ class Upstream:
         self._address = address
         self._wall_clock = wall_clock
         self._proxy_calls = proxy_calls
-        self._calls = ConcurrencyLimit(GUEST_CALLS, f"guest {guest_id}")
+        self._calls = SingleFlight(guest_id)
+        self._places = ConcurrencyLimit(GUEST_CALLS, f"guest {guest_id}")
         self._callers = ConcurrencyLimit(GUEST_CALLERS, f"guest {guest_id}")
         self._channel: Channel | None = None
         self._last = LastAnswer(wall_clock)
         self._unasked = UnaskedBytes(guest_id, asyncio.get_running_loop().time)
-        self._in_progress: set[SharedCall] = set()
-        self._shared: dict[tuple[str, Metadata], SharedCall] = {}
         self._misses = 0
         self._redialled_at = float("-inf")
         self._asked_twice_at = float("-inf")
         self._retiring: set[asyncio.Task[None]] = set()
-        self._closed: CallError | None = None
 
     async def call(
         self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool = False, share: Limit | None = None
@@ -103,10 +96,13 @@ class Upstream:
         A fleet's call takes no place in the proxy's count: a thousand guests are asked at once. One that bounds no sample's age takes
         none of the guest's either.
         """
-        if method.only_reads and (method.name, deciding(metadata)) in self._shared:
-            outcome = await self._wait(method, metadata, deadline, for_fleet=for_fleet, share=share)
-        else:
-            outcome = await self._lead(method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
+        self._callers.take()
+        try:
+            outcome = await self._calls.run(
+                self._wanted(method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
+            )
+        finally:
+            self._callers.give_back()
         if isinstance(outcome, CallError):
             raise outcome.again()
         return outcome
@@ -116,44 +112,6 @@ class Upstream:
         if method.name != self._last.METHOD or not metadata:
             return None
         return self._last.young_enough(metadata, self._channel)
-
-    async def _wait(
-        self, method: Method, metadata: Metadata, deadline: float, *, for_fleet: bool, share: Limit | None
-    ) -> Outcome:
-        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-        def told(outcome: Outcome) -> None:
-            # The caller may have been cancelled just now.
-            if not answered.done():
-                answered.set_result(outcome)
-
-        question = self.ask(method, metadata, deadline, told, for_fleet=for_fleet, share=share)
-        try:
-            return await answered
-        finally:
-            question.leave()
-
-    async def _lead(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Limit | None) -> Outcome:
-        if self._closed:
-            raise self._closed.again()
-        self._callers.take()
-        try:
-            shared, end = self._begin(method, metadata, deadline, proxy_calls)
-            shared.take_leader()
-            try:
-                return await self._carry(shared, method, metadata, end)
-            except asyncio.CancelledError:
-                if shared.abandoned is None:
-                    end()
-                    shared.lose_leader()
-                    raise
-                if _cancelled_besides():
-                    raise
-                return shared.abandoned
-            finally:
-                end()
-        finally:
-            self._callers.give_back()
 
     def ask(
         self,
@@ -168,8 +126,8 @@ class Upstream:
         """As call(), but `told` gets the outcome, which others share: not to be raised. Raises CallError where there is no place."""
         self._callers.take()
         try:
-            join = partial(self._join, method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
-            return Question(self.guest_id, deadline, join=join, told=told, over=self._callers.give_back)
+            wanted = self._wanted(method, metadata, deadline, None if for_fleet else share or self._proxy_calls)
+            return self._calls.ask(wanted, told, self._callers.give_back)
         except CallError:
             self._callers.give_back()
             raise
@@ -181,12 +139,7 @@ class Upstream:
 
     async def close(self, reason: str) -> None:
         """End every call with UNAVAILABLE and `reason`, and the channel with them; further calls fail alike."""
-        self._closed = CallError(grpc.StatusCode.UNAVAILABLE, f"guest {self.guest_id}: {reason}")
-        for shared in list(self._in_progress):
-            shared.abandon(self._closed)
-        await asyncio.gather(
-            *(shared.task for shared in self._in_progress if shared.task and not shared.has_leader), return_exceptions=True
-        )
+        await self._calls.close(CallError(grpc.StatusCode.UNAVAILABLE, f"guest {self.guest_id}: {reason}"))
         # They end now that every call has. They may not be cancelled: a channel whose close() was cancelled counts as closed, and keeps its
         # connection for good (grpcio 1.85).
         await asyncio.gather(*self._retiring, return_exceptions=True)
@@ -198,66 +151,29 @@ class Upstream:
         if self._tls and self._channel:
             self._replace(self._channel)
 
-    def _join(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Limit | None) -> SharedCall:
-        if self._closed:
-            raise self._closed.again()
-        shared = self._shared.get((method.name, deciding(metadata))) if method.only_reads else None
-        if shared is None or shared.dropped:
-            shared, end = self._begin(method, metadata, deadline, proxy_calls)
-            task = shared.task = asyncio.create_task(self._carry(shared, method, metadata, end))
-            # For a task that was cancelled, perhaps before it began.
-            task.add_done_callback(lambda _: end())
-        return shared
-
-    def _begin(
-        self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Limit | None
-    ) -> tuple[SharedCall, Callable[[], None]]:
-        """A shared call with its places taken, and what ends it."""
+    def _wanted(self, method: Method, metadata: Metadata, deadline: float, proxy_calls: Limit | None) -> Wanted:
+        traits = deciding(metadata)
         # What the fleet asks like everybody else is one call per method at the most, and needs no place to be bounded: a scrape and a list,
         # which together ask four things, must not have a caller refused.
-        key = (method.name, deciding(metadata))
-        calls = self._calls if proxy_calls or key[1] or not method.only_reads else None
-        if calls:
-            calls.take()
-        try:
-            if proxy_calls:
-                proxy_calls.take()
-        except CallError:
-            if calls:
-                calls.give_back()
-            raise
-        shared = SharedCall(deadline)
-        self._in_progress.add(shared)
-        if method.only_reads:
-            self._shared[key] = shared
-        places: list[Limit] = [places for places in (calls, proxy_calls) if places]
-        return shared, partial(self._end, shared, key, places)
+        bounded = proxy_calls or traits or not method.only_reads
+        places = [place for place in (self._places if bounded else None, proxy_calls) if place]
+        key = (method.name, traits) if method.only_reads else None
+        return Wanted(key, deadline, partial(self._make, method, metadata), places)
 
-    def _end(self, shared: SharedCall, key: tuple[str, Metadata], places: list[Limit]) -> None:
-        """Give the places of `shared` back and let nobody join it any more; the first time counts."""
-        if shared not in self._in_progress:
-            return
-        self._in_progress.discard(shared)
-        # A task that was cancelled keeps where that was, and its frames know the shared call.
-        shared.task = None
-        for place in places:
-            place.give_back()
-        if self._shared.get(key) is shared:
-            del self._shared[key]
-
-    async def _carry(self, shared: SharedCall, method: Method, metadata: Metadata, end: Callable[[], None]) -> Outcome:
+    async def _make(self, method: Method, metadata: Metadata, deadline: float) -> Outcome:
+        """Make the call, and note what its outcome says of the guest."""
         outcome: Outcome
-        allowed_seconds = shared.deadline - asyncio.get_running_loop().time()
+        allowed_seconds = deadline - asyncio.get_running_loop().time()
         answers_before = self.reachability.answers
         answer_bytes = 0
         try:
-            outcome = await self._ask(method, metadata, shared.deadline)
+            outcome = await self._ask(method, metadata, deadline)
             answer_bytes = outcome.wire_bytes
         except CallError as error:
             outcome = error.as_value()
             answer_bytes = error.wire_bytes
         except asyncio.CancelledError:
-            if asyncio.get_running_loop().time() >= shared.deadline:
+            if asyncio.get_running_loop().time() >= deadline:
                 # The last caller's own clock was faster than gRPC's here; the guest missed the deadline all the same.
                 missed = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, f"guest {self.guest_id}: no answer in time")
                 self._note(missed, allowed_seconds, answers_before)
@@ -267,9 +183,7 @@ class Upstream:
             outcome = CallError(grpc.StatusCode.INTERNAL, f"guest {self.guest_id}: a fault of the proxy; its log says more")
         finally:
             self._unasked.answered(answer_bytes)
-        end()
         self._note(outcome, allowed_seconds, answers_before)
-        shared.finish(outcome)
         return outcome
 
     async def _ask(self, method: Method, metadata: Metadata, deadline: float) -> Answer:

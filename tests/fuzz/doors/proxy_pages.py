@@ -32,7 +32,7 @@ from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.upstream.call import _checked
 from vmm_proxy.upstream.pool import Pool
 from vmm_proxy.upstream.reachability import Reachability
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 # In each of a reply's dozen strings, with four bytes a character, it stays an answer that the fleet's page keeps (KEPT_ANSWER_BYTES).
 TEXT_LIMIT = KEPT_ANSWER_BYTES // 64

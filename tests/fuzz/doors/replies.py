@@ -16,7 +16,7 @@ from tests.round_trip.messages import any_message
 from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import _checked
 from vmm_proxy.upstream.reply_limits import GPUS_LIMIT, HARMLESS_BYTES, STRING_LIMIT_BYTES, TOTAL_LIMIT
-from vmm_proxy.upstream.single_flight import Answer
+from vmm_proxy.upstream.shared_call import Answer
 
 METHODS = proxied_methods()
 _CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}
