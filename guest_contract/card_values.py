@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, MigInstance
-from guest_contract import card_fields, card_row, words
+from guest_contract import card_fields, card_judging, card_row, words
 from guest_contract.card_fields import CHECKS, FIELDS, IDENTITY, ROWS
 from guest_contract.card_row import TEXT_VALUE, AtMost, Field, Value
 
@@ -59,7 +59,7 @@ def read(card: GpuDevice) -> CardValues:
     """The values of `card`, judged."""
     # A field that is unset reads as 0 or empty; only then is it looked at more closely.
     raw = {name: value if value or _is_set(card, name) else None for name, value in zip(_NAMES, _VALUES(card), strict=True)}
-    stands, reasons = card_fields.judge(raw)
+    stands, reasons = card_judging.judge(raw)
     return CardValues(stands, tuple(f"{question}: {reason}" for question, reason in reasons.items()))
 
 

@@ -9,7 +9,8 @@ comes (parts.py), and what did not answer last time is asked last, so that a car
 
 from __future__ import annotations
 
-from guest_contract.card_fields import BASE, FIELDS, LISTS, POWER_LIMIT_MW, QUESTIONS, QUESTIONS_OF, judge
+from guest_contract.card_fields import BASE, FIELDS, LISTS, POWER_LIMIT_MW, QUESTIONS, QUESTIONS_OF
+from guest_contract.card_judging import judge
 from guest_service.collector.failure import (
     ERROR_LIMIT_CHARACTERS,
     FUNCTION_NOT_FOUND,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from guest_api.guest_api_pb2 import GpuDevice
 from guest_contract import card_fields, card_row, card_values, words
 from guest_contract.card_fields import FIELDS, QUESTIONS, ROWS
+from guest_contract.card_judging import judge
 from guest_contract.card_row import Field
 
 ROOT = Path(card_fields.__file__).parents[1]
@@ -59,19 +60,19 @@ def test_the_table_imports_nothing() -> None:
     assert done.stdout.strip() == "['guest_contract', 'guest_contract.card_fields', 'guest_contract.card_row']"
 
 
-def test_a_sample_loads_the_table_and_nothing_else_of_its_package() -> None:
+def test_a_sample_loads_the_table_and_its_judge_and_nothing_else_of_its_package() -> None:
     program = (
         "import sys; sys.path.append(sys.argv[1])\n"
         "import guest_service.collector.sample, guest_service.collector.nvml\n"
         "print(sorted(name for name in sys.modules if name.startswith(('guest_contract.', 'google', 'guest_api', 'dataclasses', 'enum'))))"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program, str(ROOT)], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "['guest_contract.card_fields', 'guest_contract.card_row']"
+    assert done.stdout.strip() == "['guest_contract.card_fields', 'guest_contract.card_judging', 'guest_contract.card_row']"
 
 
 @given(U32 | st.integers(0, 110), U32 | st.integers(0, 110))
 def test_one_utilization_that_is_impossible_leaves_the_other(gpu: int, memory: int) -> None:
-    stands, reasons = card_fields.judge({"utilization_gpu": gpu, "utilization_memory": memory})
+    stands, reasons = judge({"utilization_gpu": gpu, "utilization_memory": memory})
     assert stands["utilization_gpu"] == (gpu if gpu <= 100 else None)
     assert stands["utilization_memory"] == (memory if memory <= 100 else None)
     assert bool(reasons) == (None in stands.values())
@@ -80,7 +81,7 @@ def test_one_utilization_that_is_impossible_leaves_the_other(gpu: int, memory: i
 @given(U64 | st.integers(0, 10), U64 | st.integers(0, 10), U64 | st.integers(0, 10))
 def test_no_parts_of_memory_that_stand_exceed_a_total_that_stands(total: int, used: int, free: int) -> None:
     given_values = {"memory_total_bytes": total, "memory_used_bytes": used, "memory_free_bytes": free}
-    stands, reasons = card_fields.judge(given_values)
+    stands, reasons = judge(given_values)
     assert all(stands[name] in (given_values[name], None) for name in given_values)
     if stands["memory_total_bytes"] is None:
         assert stands["memory_used_bytes"] is stands["memory_free_bytes"] is None
@@ -91,14 +92,14 @@ def test_no_parts_of_memory_that_stand_exceed_a_total_that_stands(total: int, us
 
 
 def test_a_used_and_a_free_that_are_more_than_the_total_together_are_refused_with_it() -> None:
-    stands, reasons = card_fields.judge({"memory_total_bytes": 100, "memory_used_bytes": 80, "memory_free_bytes": 80})
+    stands, reasons = judge({"memory_total_bytes": 100, "memory_used_bytes": 80, "memory_free_bytes": 80})
     assert set(stands.values()) == {None}
     assert reasons == {"memory": "used 80 and free 80 bytes together are over the total of 100"}
 
 
 @given(U32, U32 | st.none())
 def test_power_is_itself_or_unset_with_a_reason(milliwatts: int, limit: int | None) -> None:
-    stands, reasons = card_fields.judge({"power_usage_mw": milliwatts, "power_limit_mw": limit})
+    stands, reasons = judge({"power_usage_mw": milliwatts, "power_limit_mw": limit})
     assert stands["power_usage_mw"] in (milliwatts, None)
     assert ("power" in reasons) == (stands["power_usage_mw"] is None)
     assert milliwatts <= 5_000_000 or stands["power_usage_mw"] is None
@@ -107,9 +108,9 @@ def test_power_is_itself_or_unset_with_a_reason(milliwatts: int, limit: int | No
 def test_every_sentinel_of_nvml_is_refused() -> None:
     for sentinel in (0xFFFFFFFF, 0xFFFFFFFE, 0x7FFFFFFF):
         for name in ("utilization_gpu", "utilization_memory", "temperature_c", "power_usage_mw"):
-            assert card_fields.judge({name: sentinel})[0] == {name: None}
+            assert judge({name: sentinel})[0] == {name: None}
     for sentinel in (0, 2**64 - 1, 2**63 - 1):
-        judged, _ = card_fields.judge({"memory_total_bytes": sentinel, "memory_used_bytes": 0, "memory_free_bytes": 0})
+        judged, _ = judge({"memory_total_bytes": sentinel, "memory_used_bytes": 0, "memory_free_bytes": 0})
         assert set(judged.values()) == {None}
 
 
