@@ -15,18 +15,19 @@ QUOTED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 def to_json(value: object) -> str:
     """`value` as JSON text in ASCII, without spaces; raises TypeError for what the contract does not have, floats included."""
-    if value is None:
-        return "null"
-    if value is True or value is False:
-        return "true" if value else "false"
+    # The most frequent first: a sample is small objects of short texts and numbers.
     if isinstance(value, str):
         return f'"{value}"' if _plain(value) else f'"{"".join(map(_escaped, value))}"'
+    if value is True or value is False:
+        return "true" if value else "false"
     if isinstance(value, int):
         return int.__repr__(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(to_json, value))}]"
+    if value is None:
+        return "null"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{to_json(key)}:{to_json(item)}' for key, item in value.items())}}}"
+        return "{" + ",".join([f"{to_json(key)}:{to_json(item)}" for key, item in value.items()]) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_json, value)) + "]"
     raise TypeError(f"not in the contract: {type(value).__name__}")
 
 

@@ -112,7 +112,7 @@ class HealthQuestions(NvmlCalls):
         """The fields of every link added up; those that are not there are left out, and without any it is not supported."""
         asked = [(field, link) for link in range(NVLINKS_LIMIT) for field in fields]
         values = self._field_values(device, asked)
-        there = [value for value in values if value.nvmlReturn != INVALID_ARGUMENT and value.nvmlReturn not in NOT_APPLICABLE]
+        there = [value for value in values if value.nvmlReturn not in (INVALID_ARGUMENT, *NOT_APPLICABLE)]
         if not there:
             raise NvmlFailure(NOT_SUPPORTED)
         return sum(map(self._field_number, there))

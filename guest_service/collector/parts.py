@@ -5,12 +5,13 @@ A call of the driver may hang or crash, and what was read before it must not be 
     ?3 memory nvmlDeviceGetMemoryInfo_v2     before a call: the card ("-" for the machine), the question and NVML's function
     {"cards":8}                              the number of cards
     {"machine":{"cc_ready":true,…}}          what holds for all of them
-    {"card":3,"values":{…},"errors":[…]}     what a question about a card came to
+    {"card":3,"values":{…},"errors":[…]}     what a question about a card came to; without errors where there are none
     {"opened":true}                          every card was opened: what is slow in a driver's start is over
     {"error":"…"}                            why nothing is known, instead of all that
     {"end":true}                             nothing more comes
 
-The parts of an answer are written together with the mark of the next call: one write for each call, 1 µs. Rejected: a thread that watches
+The parts of an answer are written together with the mark of the next call: one write for each call, 1 µs. A mark that is the last thing
+written holds for the next call of the same function too: a question that asks link by link writes it once. Rejected: a thread that watches
 for a call that takes long (it says nothing of a crash, and costs a thread for each sample).
 """
 
@@ -35,6 +36,7 @@ class Parts:
         self._fd = fd
         self._place = f"{MACHINE} start"
         self._unwritten = ""
+        self._mark = ""
 
     def at(self, card: int | None, question: str) -> None:
         """What is asked from now on: one question, about one card or the machine."""
@@ -42,7 +44,10 @@ class Parts:
 
     def calls(self, function: str) -> None:
         """A function of the driver is called next."""
-        self._write(f"?{self._place} {function}\n")
+        mark = f"?{self._place} {function}\n"
+        if self._unwritten or mark != self._mark:
+            self._mark = mark
+            self._write(mark)
 
     def add(self, part: "Part") -> None:
         """One part; it is written at the latest before the next call."""
@@ -95,7 +100,7 @@ class Whole:
         elif "card" in part:
             card = self.tree["gpus"][part["card"]]
             card.update(part["values"])
-            card["errors"] += part["errors"]
+            card["errors"] += part.get("errors", ())
         elif "error" in part:
             self.tree["error"] = part["error"]
         else:

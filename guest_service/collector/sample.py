@@ -213,8 +213,10 @@ class Card:
             return None, "" if _is_normal(question, failure) else str(failure)
 
     def _tell(self, question: str, values: Value, reason: str) -> None:
-        errors = [bounded(f"{question}: {reason}")] if reason else []
-        self._sink.add({"card": self.index, "values": values, "errors": errors})
+        part: Value = {"card": self.index, "values": values}
+        if reason:
+            part["errors"] = [bounded(f"{question}: {reason}")]
+        self._sink.add(part)
 
     def _limit(self) -> int | None:
         """The enforced power limit if it is one, or None: it only sharpens the judgement and has no place in the contract."""
