@@ -1,9 +1,13 @@
-"""One sample, process start to exit: the collector against a C program that does the same work, on the scripted library.
+"""One sample, process start to exit: the collector against a C program that does the same work, on the scripted library; then the groups.
 
     python -m benchmarks.sample [--runs N]
 
 A B A B in one run, medians, and their ratio; nvmlInit takes 90 ms (as on an H200 in confidential-computing mode), then 0 ms. The targets
 are the design's: at most 1.12 times the C program, 28 ms CPU, 15 MiB peak RSS, all with a 90 ms init. Exit status 1 when one is missed.
+
+Then eight cards, in parts as the agent has them (to /dev/null): what the groups add to the base values, at most 8 ms wall and CPU for
+the default ones; and what each group takes by the clocks of the process that asks, beside the same calls in C.
+
 Compiled Python files are used as an installed wheel has them (the first run makes them).
 """
 
@@ -14,12 +18,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gpu_check.group_costs import HEAD, group_costs
 from gpu_check.yardstick import RATIO_LIMIT, ROUNDS, Figures, compared, compiled
+from guest_contract.card_fields import DEFAULT_GROUPS, GROUPS
 from guest_service.collector.command import collector_command
 from tests.nvml_library.fixture import NvmlBuild, ScriptedNvml
 
 CPU_LIMIT_MS = 28.0
 RSS_LIMIT_MIB = 15.0
+# What the default groups may add to a sample of eight cards.
+ADDED_LIMIT_MS = 8.0
+CARDS = 8
+# time_process.c discards what is written there.
+PARTS = ("--parts-to", "3")
 
 
 def report(init_ms: int, figures: dict[str, Figures]) -> None:
@@ -35,6 +46,22 @@ def missed(figures: dict[str, Figures]) -> list[str]:
     limits = [("ratio", ratio, RATIO_LIMIT), ("CPU ms", collector.cpu_ms, CPU_LIMIT_MS)]
     limits.append(("peak RSS MiB", collector.peak_rss_mib, RSS_LIMIT_MIB))
     return [f"{name} {value:.3f} is over {limit}" for name, value, limit in limits if value > limit]
+
+
+def groups_added(timer: str, yardstick: str, library: Path, runs: int) -> list[str]:
+    """Report what groups add to the base values of eight cards; what is over the limit."""
+    asked = {"base": (), "default": DEFAULT_GROUPS, "all": GROUPS}
+    commands = {f"C, {name}": [yardstick, str(library), *groups] for name, groups in asked.items()}
+    commands |= {name: [*collector_command(nvml_library=library, groups=groups), *PARTS] for name, groups in asked.items()}
+    figures = compared(timer, runs, commands)
+    print(f"{CARDS} cards, nvmlInit 0 ms   wall ms   added   CPU ms   added")
+    for name, row in figures.items():
+        base = figures["C, base" if name.startswith("C, ") else "base"]
+        print(f"  {name:18}{row.wall_ms:9.2f}{row.wall_ms - base.wall_ms:8.2f}{row.cpu_ms:9.2f}{row.cpu_ms - base.cpu_ms:8.2f}")
+    print(HEAD, *group_costs(yardstick, library, runs), sep="\n")
+    base, default = figures["base"], figures["default"]
+    added = {"wall": default.wall_ms - base.wall_ms, "CPU": default.cpu_ms - base.cpu_ms}
+    return [f"default groups add {ms:.2f} ms {name}, over {ADDED_LIMIT_MS}" for name, ms in added.items() if ms > ADDED_LIMIT_MS]
 
 
 def main() -> int:
@@ -61,6 +88,8 @@ def main() -> int:
             figures = compared(timer, runs, commands)
             report(init_ms, figures)
             complaints += missed(figures) if init_ms else []
+        library.write(f"cards {CARDS}\n")
+        complaints += groups_added(timer, yardstick, library.path, runs)
     for complaint in complaints:
         print(f"MISSED: {complaint}")
     return 1 if complaints else 0

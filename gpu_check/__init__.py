@@ -16,10 +16,11 @@ The nine checks:
 
 And one figure, `ratio`: the collector's time from start to exit against a C program that does the same work on the same library.
 
-Beside it stand eight samples at once and the raw state of confidential computing, which only a real card can tell.
+Beside it stand what each group of values costs, for both programs, as a table; eight samples at once; and the raw state of confidential
+computing: only a real card can tell.
 
-It needs an interpreter that has the wheel, gcc for the figure, and nvidia-smi for the ninth check; what is missing is skipped with its
-name. It never changes a setting of a card: no reset, no clocks, no persistence, no ready state. Nor does it unload a driver: for the
-sixth check an agent gets a /sys of its own in which the module is missing at first, and a path to the library that leads nowhere at
-first; for the fourth one without PCI devices.
+It needs an interpreter that has the wheel, gcc for the first two figures, and nvidia-smi for the ninth check; what is missing is skipped
+with its name. It never changes a setting of a card: no reset, no clocks, no persistence, no ready state. Nor does it unload a driver:
+for the sixth check an agent gets a /sys of its own in which the module is missing at first, and a path to the library that leads nowhere
+at first; for the fourth one without PCI devices.
 """

@@ -45,6 +45,7 @@ def everything(machine: Machine, folder: Path) -> dict[str, Callable[[], Seen]]:
         **all_checks(checks),
         "nvidia-smi": lambda: nvidia_smi.compare(machine, checks),
         "ratio": lambda: figures.ratio(machine, folder),
+        "groups": lambda: figures.groups(machine, folder),
         "at-once": lambda: figures.at_once(machine),
         "confidential": lambda: figures.confidential(machine),
     }
@@ -83,7 +84,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gs-gpu-") as folder:
         for result in results(machine, Path(folder), options.only):
             found.append(result)
-            print(f"{result.name:16}{result.verdict:9}{result.seconds:7.1f} s  {result.seen}", flush=True)
+            lines = [f"{result.name:16}{result.verdict:9}{result.seconds:7.1f} s  {result.seen}"]
+            print("\n".join([*lines, *(f"    {line}" for line in result.table)]), flush=True)
     if options.json:
         options.json.write_text(json.dumps({"machine": head, "results": [asdict(result) for result in found]}, indent=1) + "\n")
     return int(any(result.verdict is Verdict.FAILED for result in found))

@@ -1,4 +1,4 @@
-"""What only a real card can tell, and no check judges: the ratio to C, eight samples at once, the raw state of confidential computing."""
+"""What only a real card can tell, and no check judges: ratio to C, cost of each group, eight samples at once, confidential computing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpu_check import yardstick
+from gpu_check.group_costs import HEAD, group_costs
 from gpu_check.machine import COMMAND_SECONDS, Machine
 from gpu_check.verdict import Seen, need
+from guest_contract.card_fields import GROUPS
 from guest_service.collector.command import collector_command
 
 AT_ONCE = 8
@@ -29,6 +31,19 @@ def ratio(machine: Machine, folder: Path) -> Seen:
         f"{words} (target {yardstick.RATIO_LIMIT} where nvmlInit takes 90 ms); {ours.cpu_ms:.1f} ms CPU, {ours.peak_rss_mib:.1f} MiB",
         {name: asdict(row) for name, row in figures.items()},
     )
+
+
+def groups(machine: Machine, folder: Path) -> Seen:
+    """What each group costs over all cards, for the C program and for the collector's code: both ask the same calls."""
+    library = machine.nvml_file()
+    rows = group_costs(yardstick.compiled("sample", folder), library, machine.runs)
+    of_groups = [row for row in rows if row.name in GROUPS]
+    ours, in_c = sum(row.collector.wall_ms for row in of_groups), sum(row.in_c.wall_ms for row in of_groups)
+    dearest = max(of_groups, key=lambda row: row.collector.wall_ms)
+    words = (
+        f"all groups {ours:.1f} ms against {in_c:.1f} ms in C; the dearest is {dearest.name}: {dearest.collector.wall_ms:.1f} ms"
+    )
+    return Seen(words, {row.name: asdict(row) for row in rows}, (HEAD, *map(str, rows)))
 
 
 def at_once(machine: Machine) -> Seen:

@@ -29,13 +29,14 @@ class CheckSkippedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the table; `figures` go to the JSON file."""
+    """One line of the table, and `table` below it; `figures` go to the JSON file."""
 
     name: str
     verdict: Verdict
     seen: str
     seconds: float
     figures: dict[str, object]
+    table: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Seen:
 
     words: str
     figures: dict[str, object]
+    table: tuple[str, ...] = ()
 
 
 def need(condition: object, words: str) -> None:
@@ -56,6 +58,7 @@ def run(name: str, check: Callable[[], Seen]) -> Result:
     """The result of `check`, whatever it raises."""
     started = time.monotonic()
     figures: dict[str, object] = {}
+    table: tuple[str, ...] = ()
     try:
         seen = check()
     except CheckSkippedError as reason:
@@ -65,5 +68,5 @@ def run(name: str, check: Callable[[], Seen]) -> Result:
     except Exception as error:  # the top of a check: its failure is a line of the table, and the next one runs
         verdict, words = Verdict.FAILED, f"{type(error).__name__}: {error}"
     else:
-        verdict, words, figures = Verdict.PASSED, seen.words, seen.figures
-    return Result(name, verdict, " ".join(words.split())[:400], round(time.monotonic() - started, 2), figures)
+        verdict, words, figures, table = Verdict.PASSED, seen.words, seen.figures, seen.table
+    return Result(name, verdict, " ".join(words.split())[:400], round(time.monotonic() - started, 2), figures, table)

@@ -32,14 +32,15 @@ class Figures:
 
 
 def compiled(name: str, folder: Path) -> str:
-    """The program of NAME.c; raises CheckSkippedError without gcc, CheckFailedError when it does not compile."""
+    """The program of the files NAME*.c; raises CheckSkippedError without gcc, CheckFailedError when it does not compile."""
     program = folder / name
     if shutil.which("gcc") is None:
         raise CheckSkippedError("gcc is not installed (Debian: gcc libc6-dev)")
     flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    done = subprocess.run(["gcc", *flags, str(HERE / f"{name}.c"), "-o", str(program), "-ldl"], capture_output=True, text=True)
+    sources = sorted(str(source) for source in HERE.glob(f"{name}*.c"))
+    done = subprocess.run(["gcc", *flags, *sources, "-o", str(program), "-ldl"], capture_output=True, text=True)
     if done.returncode != 0:
-        raise CheckFailedError(f"{name}.c does not compile: {done.stderr[-300:]}")
+        raise CheckFailedError(f"{name} does not compile: {done.stderr[-300:]}")
     return str(program)
 
 

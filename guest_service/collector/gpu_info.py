@@ -39,7 +39,7 @@ def main(argv: list[str], binding: str | None = None) -> int:
     sink = Whole(arguments.groups) if arguments.parts_to is None else Parts(arguments.parts_to)
     if arguments.simulate is not None:
         return _sample_rack(arguments, sink, output)
-    return _sample_cards(arguments, sink, output, binding)
+    return sample_cards(arguments, sink, output, binding)
 
 
 def _loadable(file: str | None) -> str:
@@ -49,7 +49,8 @@ def _loadable(file: str | None) -> str:
     return file if "/" in file else f"./{file}"
 
 
-def _sample_cards(arguments: Arguments, sink: "Whole | Parts", output: Output, binding: str | None) -> int:
+def sample_cards(arguments: Arguments, sink: "Whole | Parts", output: Output, binding: str | None) -> int:
+    """Take one sample of the machine's cards into `sink`; returns the exit status."""
     sink.at(None, "library")
     sink.calls("dlopen")
     library = Library(_loadable(arguments.nvml_library))

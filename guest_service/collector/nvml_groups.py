@@ -212,7 +212,7 @@ class GroupQuestions(HealthQuestions):
 
     def mig_mode(self, device: Handle) -> bool:
         """Whether the card is divided into instances; what it will be after the next reset is left out."""
-        return flag(self._numbers("nvmlDeviceGetMigMode", device, 2)[0])
+        return flag(self._once("mig_mode", device, lambda: self._numbers("nvmlDeviceGetMigMode", device, 2)[0]))
 
     def pcie_received(self, device: Handle) -> int:
         """Bytes a second in the last 20 ms, for which the call waits."""

@@ -266,10 +266,11 @@ def test_base_values_of_all_cards_are_asked_before_any_group(scripted_nvml: Make
 
 @pytest.mark.parametrize("failure", ["", "return 999", "keep"])
 def test_what_two_questions_want_of_a_card_is_asked_once_also_where_it_fails(scripted_nvml: Make, failure: str) -> None:
-    twice = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetArchitecture")
+    names = ("MemoryInfo_v2", "EnforcedPowerLimit", "Architecture", "MigMode")
+    twice = [f"nvmlDeviceGet{name}" for name in names]
     library = scripted_nvml("\n".join(["cards 2", *(f"{call} 1 * {failure}" for call in twice if failure)]))
     healthy, _ = sample(library)["gpus"]
-    assert [library.calls(call, card) for call in twice for card in (0, 1)] == [1] * 6
+    assert [library.calls(call, card) for call in twice for card in (0, 1)] == [1] * 8
     assert healthy["errors"] == []
 
 

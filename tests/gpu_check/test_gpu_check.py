@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_check.yardstick import HERE
+from guest_contract.card_fields import GROUPS
 from tests.inventory.sys_tree import SysTree
 from tests.nvml_library.fixture import ScriptedNvml, nvml_header_folder
 
@@ -49,7 +51,7 @@ class Rented:
         self.nvidia_smi.write_text("#!/bin/sh\ncat <<END\n" + "\n".join(rows) + "\nEND\n")
         self.nvidia_smi.chmod(0o755)
 
-    def checked(self, *only: str) -> tuple[int, dict[str, dict[str, object]]]:
+    def checked(self, *only: str) -> tuple[int, dict[str, dict[str, Any]]]:  # Any: a JSON tree
         """The exit status, and the results by name."""
         report = self.folder / "report.json"
         command = [sys.executable, "-m", "gpu_check", "--json", str(report), "--sysfs", str(self.sysfs.root)]
@@ -59,6 +61,7 @@ class Rented:
         tree = json.loads(report.read_text())
         assert tree["machine"]["library"] == str(self.nvml)
         assert all(result["name"] in done.stdout for result in tree["results"])
+        assert all(line in done.stdout for result in tree["results"] for line in result["table"])
         return done.returncode, {result["name"]: result for result in tree["results"]}
 
 
@@ -77,7 +80,7 @@ def test_a_machine_that_works_passes_every_check(rented: Callable[[str], Rented]
     assert status == 0
     assert list(results) == [
         *("collector", "proxy", "metrics", "no-gpu", "nothing-held", "late-driver", "hung-collector", "steady", "nvidia-smi"),
-        *("ratio", "at-once", "confidential"),
+        *("ratio", "groups", "at-once", "confidential"),
     ]
 
 
@@ -89,6 +92,7 @@ WITHOUT_DRIVER = {
     "late-driver": "instead of cards",
     "hung-collector": "GpuInfo:",
     "ratio": "failed",
+    "groups": "failed",
     "at-once": "of 8 failed",
     "confidential": "NVML",
 }
@@ -99,6 +103,16 @@ def test_a_driver_that_does_not_start_fails_each_check_that_needs_it(rented: Cal
     assert status == 1
     assert {name: result["verdict"] for name, result in results.items()} == dict.fromkeys(WITHOUT_DRIVER, "failed")
     assert {name: result["seen"] for name, result in results.items() if WITHOUT_DRIVER[name] not in str(result["seen"])} == {}
+
+
+def test_the_table_of_groups_has_a_row_for_each_with_c_collector_and_ratio(rented: Callable[[str], Rented]) -> None:
+    status, results = rented(f"{CARDS}nvmlDeviceGetPcieThroughput * * sleep 20\n").checked("groups")
+    assert status == 0
+    head, *rows = (line.split() for line in results["groups"]["table"])
+    assert head[0] == "group"
+    assert [row[0] for row in rows] == ["start", "machine", "open", "base", *GROUPS]
+    assert all(len(row) == 6 for row in rows)
+    assert "the dearest is throughput:" in str(results["groups"]["seen"])
 
 
 def test_a_card_that_does_not_tell_its_memory_fails_the_check_of_steady_values(rented: Callable[[str], Rented]) -> None:
@@ -150,13 +164,26 @@ def test_a_machine_without_a_card_is_told_so_in_one_line_in_place_of_failed_chec
     [
         ("nvmlPciInfo_t", ["domain", "pciDeviceId", "busId"]),
         ("nvmlUtilization_t", ["gpu", "memory"]),
+        ("nvmlMemory_t", ["total", "free", "used"]),
+        ("nvmlTemperature_v1_t", ["version", "sensorType", "temperature"]),
+        ("nvmlMarginTemperature_v1_t", ["version", "marginTemperature"]),
+        ("nvmlBAR1Memory_t", ["bar1Total", "bar1Free", "bar1Used"]),
+        ("nvmlViolationTime_t", ["referenceTime", "violationTime"]),
+        ("nvmlGpuFabricInfo_v2_t", ["version", "clusterUuid", "status", "cliqueId", "state", "healthMask"]),
+        ("nvmlProcessInfo_t", ["pid", "usedGpuMemory", "gpuInstanceId", "computeInstanceId"]),
+        ("nvmlValue_t", ["dVal", "siVal", "uiVal", "ullVal", "usVal"]),
+        ("nvmlFieldValue_t", ["fieldId", "scopeId", "timestamp", "latencyUsec", "valueType", "nvmlReturn", "value"]),
+        ("nvmlConfComputeSystemState_t", ["environment", "ccFeature", "devToolsMode"]),
         ("nvmlMemory_v2_t", ["version", "total", "reserved", "free", "used"]),
-        ("nvmlSystemConfComputeSettings_t", ["version", "environment", "ccFeature", "devToolsMode"]),
+        ("nvmlSystemConfComputeSettings_t", ["version", "environment", "ccFeature", "devToolsMode", "multiGpuMode"]),
     ],
 )
 def test_the_few_declarations_are_laid_out_as_nvidias(tmp_path: Path, kind: str, fields: list[str]) -> None:
     values = ", ".join([f"sizeof({kind})", *(f"offsetof({kind}, {field})" for field in fields)])
-    versions = "nvmlMemory_v2, nvmlSystemConfComputeSettings_v1"
+    versions = ", ".join(
+        f"nvml{name}"
+        for name in ("Memory_v2", "Temperature_v1", "MarginTemperature_v1", "GpuFabricInfo_v2", "SystemConfComputeSettings_v1")
+    )
     source = tmp_path / "layout.c"
     source.write_text(
         "#include <stddef.h>\n#include <stdio.h>\n#include HEADER\n"
