@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     "guest_flags",
     metavar="ID=ADDR",
     multiple=True,
-    help="One more guest: vsock:CID:PORT, hvsock:/path:PORT, unix:/path or HOST:PORT. Repeatable.",
+    help="One more guest: vsock:CID:PORT, hvsock:/path:PORT, unix:/path or HOST:PORT, dstack+ in front for dstack's agent. Repeatable.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines on stderr (default text).")
 def serve(

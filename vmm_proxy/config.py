@@ -197,8 +197,8 @@ def _flag_guest(flag: str, *, allow_plaintext: bool) -> GuestEntry:
         raise SettingsError(f"--guest: {flag[:120]!a} is not ID=ADDR")
     if not valid_guest_id(guest_id):
         raise SettingsError(f"--guest: the id must be {GUEST_ID_RULE}")
-    where = f"--guest {guest_id}"
-    return GuestEntry(guest_id, guest_address(address, where, allow_plaintext=allow_plaintext), source="--guest")
+    place, dstack = guest_address(address, f"--guest {guest_id}", allow_plaintext=allow_plaintext)
+    return GuestEntry(guest_id, place, dstack=dstack, source="--guest")
 
 
 def _check_together(guests: Iterable[GuestEntry]) -> None:

@@ -1,6 +1,8 @@
 """How a call through the proxy fails, and how that failure ends an rpc or stands in a fleet's reply.
 
-    CallError    code, bounded text, and when to come back
+    CallError           code, bounded text, and when to come back
+    ├── NotSentError    the guest has not seen the call, or may see it again
+    └── LostError       the guest may have seen the call
 
 Below every room of the proxy, because each of them can refuse. What gRPC itself says of a guest is translated in upstream.grpc_errors.
 """
@@ -65,6 +67,14 @@ class CallError(Exception):
             retry_after_seconds=self.retry_after_seconds,
             answered=self.answered,
         )
+
+
+class NotSentError(CallError):
+    """The connection takes no calls any more: the guest has not seen this one, or it only reads and may be made again at once."""
+
+
+class LostError(CallError):
+    """The connection ended before the guest's answer was whole; the guest may have seen the call."""
 
 
 def not_known(guest_id: str) -> CallError:

@@ -11,11 +11,12 @@ import grpc
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_fleet.v1 import fleet_pb2_grpc
-from guest_transport.addresses import Address, UnixAddress, parse_address
+from guest_transport.addresses import Address, UnixAddress
 from guest_transport.options import channel_options
 from guest_transport.tls import ServerTls
 from vmm_proxy.app import Parts, build
 from vmm_proxy.directory.directory import Directory, GuestEntry
+from vmm_proxy.directory.entry import guest_address
 from vmm_proxy.directory.guest_tls import GuestTls
 from vmm_proxy.directory.registered import RegisteredGuests
 from vmm_proxy.fleet.watch import Sleep
@@ -37,7 +38,8 @@ class Proxy:
         self.fleet = fleet_pb2_grpc.FleetServiceStub(self.channel)
 
     def add(self, guest_id: str, address: str, **entry: object) -> None:
-        self.directory.add(GuestEntry(guest_id, parse_address(address), **entry))  # type: ignore[arg-type] # a test's shorthand
+        place, dstack = guest_address(address, "address", allow_plaintext=True)
+        self.directory.add(GuestEntry(guest_id, place, dstack=dstack, **entry))  # type: ignore[arg-type] # a test's shorthand
 
     async def gpu_info(self, guest_id: str, timeout: float | None = 10, **call: object) -> guest_api_pb2.GpuInfoResponse:
         return await self.api.GpuInfo(guest_api_pb2.Id(id=guest_id), timeout=timeout, **call)  # type: ignore[arg-type] # the same

@@ -85,6 +85,12 @@ def test_a_bad_file_is_refused_in_one_line_that_names_the_place(tmp_path: Path, 
         ({"guest_flags": ["vm1=nonsense"]}, "--guest vm1: 'nonsense' is no address"),
         ({"guest_flags": ["vm1=vsock:3:1", "vm1=vsock:4:1"]}, "guest vm1 is known already"),
         ({"guest_flags": ["vm1=vsock:3:1", "vm2=vsock:3:1"]}, "its address belongs to the running guest vm1"),
+        ({"guest_flags": ["vm1=dstack+vsock:3:1", "vm2=vsock:3:1"]}, "its address belongs to the running guest vm1"),
+        ({"guest_flags": ["vm1=dstack+vsock:2:1"]}, "vsock:host:1 is this host"),
+        ({"guest_flags": ["vm1=dstack+nonsense"]}, "--guest vm1: 'nonsense' is no address"),
+        ({"guest_flags": ["vm1=dstack+dstack+vsock:3:1"]}, "--guest vm1: 'dstack+vsock:3:1' is no address"),
+        ({"guest_flags": ["vm1=DSTACK+vsock:3:1"]}, "--guest vm1: 'DSTACK+vsock:3:1' is no address"),
+        ({"guest_flags": ["vm1=dstack+10.0.0.1:8000"]}, "plain TCP beyond loopback"),
         ({"grpc_flags": ["192.168.0.1:9000"]}, "--grpc: 192.168.0.1:9000: plain TCP beyond loopback"),
         ({"grpc_flags": ["x"]}, "--grpc: 'x' is no address"),
         ({"http_flag": "x"}, "--http: 'x' is no address"),
@@ -115,6 +121,21 @@ def test_flags_win_over_the_file_and_add_guests(tmp_path: Path) -> None:
         ("vm1", VsockAddress(3, 8000)),
         ("vm2", TcpAddress("::1", 9)),
     ]
+
+
+@pytest.mark.parametrize("address", ["vsock:3:8000", "hvsock:/run/vm1:8000", "unix:/run/vm1", "127.0.0.1:8000", "[::1]:8000"])
+def test_a_guest_with_dstacks_agent_is_written_with_its_prefix_and_is_nowhere_else(address: str) -> None:
+    ours = read_setup(None, guest_flags=[f"vm1={address}"]).guests[0]
+    theirs = read_setup(None, guest_flags=[f"vm1=dstack+{address}"]).guests[0]
+    assert (theirs.address, theirs.written_address) == (ours.address, f"dstack+{address}")
+    assert ours.written_address == address
+    assert not ours.same_vm(theirs)
+
+
+def test_tls_of_a_guest_with_dstacks_agent_is_refused(tmp_path: Path) -> None:
+    text = "[[guest]]\nid = 'a'\naddress = 'dstack+10.0.0.1:8000'\ntls = { name = 'vm1.example' }\n"
+    with pytest.raises(SettingsError, match="dstack's agent speaks no TLS"):
+        read_setup(written(tmp_path, text))
 
 
 def test_every_key_of_a_guest_is_kept(tmp_path: Path) -> None:

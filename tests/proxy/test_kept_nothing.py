@@ -48,7 +48,7 @@ async def collect(proxy: Proxy) -> None:
 
 def channel_of(proxy: Proxy) -> Channel:
     channel = proxy.pool.upstream("vm1")._channel
-    assert channel is not None
+    assert isinstance(channel, Channel)
     return channel
 
 

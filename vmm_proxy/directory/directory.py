@@ -22,6 +22,9 @@ from dataclasses import dataclass, field, replace
 from guest_transport.addresses import Address, VsockAddress
 from vmm_proxy.directory.guest_tls import GuestTls
 
+# In front of the address of a guest that runs dstack's own agent.
+DSTACK_PREFIX = "dstack+"
+
 
 class DirectoryError(Exception):
     """A change of the directory that is refused; the message names the guest and the reason."""
@@ -61,6 +64,8 @@ class GuestEntry:
     source: str = ""
     # Makes way for an entry that somebody wrote down: this one was found, and a person's word comes before it.
     yields: bool = False
+    # It runs dstack's own agent, which is asked in HTTP/1.1, not gRPC. No part of where it is: nobody else can be at its address.
+    dstack: bool = False
     # The directory's own: one number for as long as the entry means the same run of the same VM. No part of what the entry says.
     generation: int = field(default=0, compare=False)
 
@@ -69,9 +74,15 @@ class GuestEntry:
         """How many cards were given to it; None when that is not known."""
         return len(self.gpus) or self.gpus_without_address or None
 
+    @property
+    def written_address(self) -> str:
+        """Its address as people write it."""
+        return f"{DSTACK_PREFIX}{self.address}" if self.dstack else str(self.address)
+
     def same_vm(self, other: GuestEntry) -> bool:
         """Whether both mean one VM: labels and cards may differ, and whether it runs."""
-        return (self.address, self.instance_id, self.tls, self.run) == (other.address, other.instance_id, other.tls, other.run)
+        mine = (self.address, self.dstack, self.instance_id, self.tls, self.run)
+        return mine == (other.address, other.dstack, other.instance_id, other.tls, other.run)
 
 
 # Called after a change with the entry before and the entry after; None stands for no entry.

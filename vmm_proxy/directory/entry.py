@@ -25,7 +25,7 @@ from guest_transport.addresses import (
     require_dialable,
 )
 from guest_transport.errors import SettingsError
-from vmm_proxy.directory.directory import GuestEntry
+from vmm_proxy.directory.directory import DSTACK_PREFIX, GuestEntry
 from vmm_proxy.directory.guest_tls_settings import GuestTlsSettings, guest_tls
 from vmm_proxy.directory.labels import check_guest_labels
 
@@ -42,7 +42,8 @@ class GuestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # The VM's id, by which callers name it: 1 to 128 characters of `[A-Za-z0-9._:-]`, and neither `.` nor `..`.
     id: str
-    # Where its agent listens: vsock:CID:PORT, hvsock:/path/to/socket:PORT, unix:/path or HOST:PORT. No two running guests may share one.
+    # Where its agent listens: vsock:CID:PORT, hvsock:/path/to/socket:PORT, unix:/path or HOST:PORT; with dstack+ in front where that is
+    # dstack's own agent. No two running guests may share one.
     address: str
     # For people, selectors and scopes of callers; a guest cannot set them.
     labels: dict[str, str] = {}
@@ -61,12 +62,15 @@ def guest_entry(guest: GuestSettings, where: str, *, source: str, allow_plaintex
     if not valid_guest_id(guest.id):
         raise SettingsError(f"{where}id: must be {GUEST_ID_RULE}")
     tls = guest_tls(guest.tls, f"{where}tls")
-    address = guest_address(guest.address, f"{where}address", allow_plaintext=allow_plaintext or tls is not None)
+    address, dstack = guest_address(guest.address, f"{where}address", allow_plaintext=allow_plaintext or tls is not None)
     if tls is not None and not isinstance(address, TcpAddress):
         raise SettingsError(f"{where}tls: only a guest at HOST:PORT speaks TLS, not one at {address}")
+    if tls is not None and dstack:
+        raise SettingsError(f"{where}tls: dstack's agent speaks no TLS; leave tls out")
     return GuestEntry(
         id=guest.id,
         address=address,
+        dstack=dstack,
         labels=check_guest_labels(guest.labels, f"{where}labels"),
         running=guest.state == "running",
         instance_id=_instance_id(guest.instance_id, f"{where}instance_id"),
@@ -87,9 +91,10 @@ def check_gpus(gpus: Iterable[str], where: str) -> tuple[str, ...]:
     return addresses
 
 
-def guest_address(text: str, where: str, *, allow_plaintext: bool) -> Address:
-    """The address in `text` if a guest can be dialled there; raises SettingsError."""
-    address = any_address(text, where)
+def guest_address(text: str, where: str, *, allow_plaintext: bool) -> tuple[Address, bool]:
+    """The address in `text` if a guest can be dialled there, and whether dstack's own agent is there; raises SettingsError."""
+    dstack = text.startswith(DSTACK_PREFIX)
+    address = any_address(text.removeprefix(DSTACK_PREFIX), where)
     try:
         require_dialable(address)
     except AddressError as error:
@@ -101,7 +106,7 @@ def guest_address(text: str, where: str, *, allow_plaintext: bool) -> Address:
             raise SettingsError(
                 f"{where}: plain TCP beyond loopback needs grpc.allow_plaintext = true; or use tls, vsock:, hvsock: or unix:"
             )
-    return address
+    return address, dstack
 
 
 def any_address(text: str, where: str) -> Address:

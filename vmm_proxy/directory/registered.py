@@ -156,7 +156,7 @@ class RegisteredGuests:
 def _settings(entry: GuestEntry) -> GuestSettings:
     return GuestSettings(
         id=entry.id,
-        address=str(entry.address),
+        address=entry.written_address,
         labels=dict(entry.labels),
         state="running" if entry.running else "stopped",
         instance_id=entry.instance_id.hex(),

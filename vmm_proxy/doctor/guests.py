@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
+
 from guest_api import guest_api_pb2
 from guest_contract import health
 from guest_contract.methods import proxied_methods
@@ -27,6 +29,7 @@ from vmm_proxy.doctor.machine import Host
 from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Channel
+from vmm_proxy.upstream.http_channel import HttpChannel, refuse_tls
 from vmm_proxy.upstream.reachability import answered
 from vmm_proxy.upstream.unasked_bytes import UnaskedBytes
 
@@ -37,6 +40,7 @@ _ERROR_LIMIT_CHARACTERS = 300
 _METHODS = {method.name: method for method in proxied_methods()}
 INSIDE = "guest-service doctor in the guest says more"
 REACHED = f"it is reached and does not say who it is: does guest-service answer there, and not another program? {INSIDE}"
+_REACHED_DSTACK = "it is reached and does not say who it is: does dstack's own agent answer there, and not another program?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,7 @@ async def ask_guest(entry: GuestEntry, usual_tls: GuestTls | None, tls_refused: 
     if tls is None and tls_refused and isinstance(entry.address, TcpAddress) and not entry.address.loopback:
         return GuestReading(entry, failure=f"guest {entry.id}: not asked: its TLS files are refused (see tls)")
     try:
-        secured = await secure(entry.id, entry.address, tls) if tls is not None else None
-        channel = Channel(entry.id, entry.address, UnaskedBytes(entry.id, time.monotonic), secured=secured)
+        channel = await _channel(entry, tls)
     except CallError as error:
         return GuestReading(entry, failure=error.text)
     try:
@@ -84,16 +87,33 @@ async def ask_guest(entry: GuestEntry, usual_tls: GuestTls | None, tls_refused: 
         await channel.close()
 
 
-async def _read(channel: Channel, entry: GuestEntry) -> GuestReading:
+async def _channel(entry: GuestEntry, tls: GuestTls | None) -> Channel | HttpChannel:
+    unasked = UnaskedBytes(entry.id, time.monotonic)
+    if entry.dstack:
+        if tls is not None:
+            raise refuse_tls(entry.id)
+        return HttpChannel(entry.id, entry.address, unasked)
+    secured = await secure(entry.id, entry.address, tls) if tls is not None else None
+    return Channel(entry.id, entry.address, unasked, secured=secured)
+
+
+async def _ask(channel: Channel | HttpChannel, guest_id: str, method: str, until: float) -> Message:
+    if isinstance(channel, Channel):
+        return (await ask(channel, guest_id, _METHODS[method], (), until)).message
+    async with channel.lent(_METHODS[method], until) as connection:
+        return (await ask(connection, guest_id, _METHODS[method], (), until)).message
+
+
+async def _read(channel: Channel | HttpChannel, entry: GuestEntry) -> GuestReading:
     until = asyncio.get_running_loop().time() + GUEST_SECONDS
-    info = (await ask(channel, entry.id, _METHODS["Info"], (), until)).message
+    info = await _ask(channel, entry.id, "Info", until)
     if not isinstance(info, guest_api_pb2.GuestInfo):
         return GuestReading(entry, failure=f"guest {entry.id}: its reply is no GuestInfo", reached=True)
     gpus = None
     # Another VM in the guest's place is not asked any further. A guest that tells nothing of cards is no fault of the way to it.
     if not entry.instance_id or hmac.compare_digest(entry.instance_id, info.instance_id):
         with contextlib.suppress(CallError):
-            told = (await ask(channel, entry.id, _METHODS["GpuInfo"], (), until)).message
+            told = await _ask(channel, entry.id, "GpuInfo", until)
             gpus = told if isinstance(told, guest_api_pb2.GpuInfoResponse) else None
     return GuestReading(entry, info.version[:_VERSION_LIMIT_CHARACTERS], info.instance_id, gpus=gpus, reached=True)
 
@@ -113,15 +133,17 @@ def judge_guest(reading: GuestReading) -> Finding:
     """Reached, and the one that the directory means."""
     entry = reading.entry
     if reading.failure:
-        return wrong(f"{reading.failure} ({entry.address})", REACHED if reading.reached else _advice(entry.address))
+        advice = _REACHED_DSTACK if entry.dstack else REACHED
+        return wrong(f"{reading.failure} ({entry.written_address})", advice if reading.reached else _advice(entry.address))
     shown = reading.instance_id.hex() or "no instance id"
     if entry.instance_id and not hmac.compare_digest(entry.instance_id, reading.instance_id):
         return wrong(
-            f"guest {entry.id}: another VM answers at {entry.address}: it shows {shown}, and {entry.instance_id.hex()} is pinned",
+            f"guest {entry.id}: another VM answers at {entry.written_address}: it shows {shown}, and {entry.instance_id.hex()} is pinned",
             "correct the address, or the pin if this guest was made anew; until then the proxy passes nothing on",
         )
     pinned = ", as pinned" if entry.instance_id else ""
-    return ok(f"guest {entry.id}: guest-service {reading.version or 'of no version'} at {entry.address}, {shown}{pinned}")
+    agent = f"{'dstack' if entry.dstack else 'guest-service'} {reading.version or 'of no version'}"
+    return ok(f"guest {entry.id}: {agent} at {entry.written_address}, {shown}{pinned}")
 
 
 def _advice(address: Address) -> str:

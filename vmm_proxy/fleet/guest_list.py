@@ -76,7 +76,7 @@ class GuestList:
         reachability = self._pool.reachability(entry.id)
         guest = fleet_pb2.Guest(
             id=entry.id,
-            address=str(entry.address) if with_address else "",
+            address=entry.written_address if with_address else "",
             labels=entry.labels,
             state=_STATES[reachability.state] if entry.running else fleet_pb2.GUEST_STATE_STOPPED,
             agent_version=reachability.agent_version,

@@ -138,7 +138,7 @@ class DirectoryService(fleet_pb2_grpc.DirectoryServiceServicer):
 def _message(entry: GuestEntry) -> fleet_pb2.GuestEntry:
     return fleet_pb2.GuestEntry(
         id=entry.id,
-        address=str(entry.address),
+        address=entry.written_address,
         labels=entry.labels,
         state=fleet_pb2.DESIRED_STATE_RUNNING if entry.running else fleet_pb2.DESIRED_STATE_STOPPED,
         instance_id=entry.instance_id,

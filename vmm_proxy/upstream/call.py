@@ -16,10 +16,12 @@ from google.protobuf.message import DecodeError
 from guest_contract.methods import Method
 from guest_transport.answer import answer_of, cancel, message_of
 from guest_transport.options import CONNECT_SECONDS
-from vmm_proxy.errors import CallError, Trailers
+from vmm_proxy.errors import CallError, LostError, NotSentError, Trailers
 from vmm_proxy.upstream import passed_metadata, reply_limits
 from vmm_proxy.upstream.channel import Channel, ReadToEndCall, UnaryCall
 from vmm_proxy.upstream.grpc_errors import connection_lost, from_guest, handshake_timed_out, never_connected
+from vmm_proxy.upstream.http_call import exchange
+from vmm_proxy.upstream.http_connection import HttpConnection
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.shared_call import Answer
 
@@ -31,16 +33,16 @@ REDIAL_PATIENCE_SECONDS = CONNECT_SECONDS + 0.2
 DOUBT_SECONDS = 0.1
 
 
-class NotSentError(CallError):
-    """The channel takes no new calls any more: the guest has not seen this one."""
-
-
-class LostError(CallError):
-    """The connection ended before the guest's answer was whole; the guest may have seen the call."""
-
-
-async def ask(channel: Channel, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
+async def ask(channel: Channel | HttpConnection, guest_id: str, method: Method, metadata: Metadata, deadline: float) -> Answer:
     """The guest's answer to `method`, asked over `channel` until `deadline` (loop time); raises CallError, also NotSentError, LostError."""
+    asked = exchange if isinstance(channel, HttpConnection) else _ask_grpc
+    wire, trailers = await asked(channel, guest_id, method, metadata, deadline)  # type: ignore[arg-type] # chosen by its type
+    return _checked(wire, guest_id, method, trailers)
+
+
+async def _ask_grpc(
+    channel: Channel, guest_id: str, method: Method, metadata: Metadata, deadline: float
+) -> tuple[bytes | None, Trailers]:
     path = method.guest_path
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -77,7 +79,7 @@ async def ask(channel: Channel, guest_id: str, method: Method, metadata: Metadat
         if connection_lost(error) and not channel.refusal:
             raise LostError(told.code, told.text, answered=told.answered) from error
         raise told from error
-    return _checked(wire, guest_id, method, passed_metadata.to_caller(answered_with, metadata) if answered_with else ())
+    return wire, passed_metadata.to_caller(answered_with, metadata) if answered_with else ()
 
 
 async def _only_message(call: UnaryCall | ReadToEndCall, guest_id: str) -> bytes | None:

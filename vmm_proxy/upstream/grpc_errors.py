@@ -82,13 +82,18 @@ def from_guest(
         cancelled = error.code() is grpc.StatusCode.CANCELLED
         return CallError(grpc.StatusCode.UNAVAILABLE if cancelled else error.code(), text, trailers=trailers, answered=True)
     if details.startswith(_NEVER_CONNECTED):
-        # What a relay saw is told in the same words, and as it is where it says more than the bare error.
-        told = (words for sign, words in _CONNECT_REASONS if (sign == refusal if refusal else sign in details))
-        cause = f"unreachable: {next(told, refusal or 'no connection')}"
-        return CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: {cause}")
+        return unreachable(guest_id, refusal, details)
     code, cause = _noticed(error.code(), details, waited_seconds)
     silent = code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
     return CallError(code, f"guest {guest_id}: {cause}", answered=not silent)
+
+
+def unreachable(guest_id: str, refusal: str, details: str = "") -> CallError:
+    """No connection came to be: `refusal` is what this process saw itself, `details` are gRPC's words, used where it saw nothing."""
+    # What a relay saw is told in the same words, and as it is where it says more than the bare error.
+    told = (words for sign, words in _CONNECT_REASONS if (sign == refusal if refusal else sign in details))
+    cause = f"unreachable: {next(told, refusal or 'no connection')}"
+    return CallError(grpc.StatusCode.UNAVAILABLE, f"guest {guest_id}: {cause}")
 
 
 def _noticed(code: grpc.StatusCode, details: str, waited_seconds: float) -> tuple[grpc.StatusCode, str]:

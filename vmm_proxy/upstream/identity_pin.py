@@ -19,6 +19,7 @@ from guest_contract.methods import proxied_methods
 from vmm_proxy.errors import CallError
 from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Channel
+from vmm_proxy.upstream.http_connection import HttpConnection
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class WrongGuestError(CallError):
         self.shown = shown
 
 
-async def prove(channel: Channel, guest_id: str, deadline: float) -> None:
+async def prove(channel: Channel | HttpConnection, guest_id: str, deadline: float) -> None:
     """Return once the guest at the end of `channel` has shown its pin; raises WrongGuestError, or CallError where it could not be asked."""
     if channel.proven:
         return
@@ -47,7 +48,7 @@ async def prove(channel: Channel, guest_id: str, deadline: float) -> None:
         raise CallError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
 
 
-async def _ask_for_pin(channel: Channel, guest_id: str, deadline: float) -> None:
+async def _ask_for_pin(channel: Channel | HttpConnection, guest_id: str, deadline: float) -> None:
     try:
         answer = await ask(channel, guest_id, _INFO, (), deadline)
     except CallError as error:

@@ -109,6 +109,7 @@ class Pool:
         return Upstream(
             entry.id,
             entry.address,
+            dstack=entry.dstack,
             generation=entry.generation,
             pin=entry.instance_id,
             tls=tls_for(entry.address, entry.tls, self._usual_tls),

@@ -18,10 +18,12 @@ import grpc
 from guest_contract.methods import Method
 from guest_transport.addresses import Address
 from vmm_proxy.directory.guest_tls import GuestTls, secure
-from vmm_proxy.errors import CallError
-from vmm_proxy.upstream.call import LostError, NotSentError, ask
+from vmm_proxy.errors import CallError, LostError, NotSentError
+from vmm_proxy.upstream.call import ask
 from vmm_proxy.upstream.channel import Channel
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
+from vmm_proxy.upstream.http_channel import HttpChannel, refuse_tls
+from vmm_proxy.upstream.http_connection import HttpConnection
 from vmm_proxy.upstream.identity_pin import WrongGuestError, prove
 from vmm_proxy.upstream.last_answer import LastAnswer
 from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, ConcurrencyLimit, Limit
@@ -56,6 +58,7 @@ class Upstream:
         guest_id: str,
         address: Address,
         *,
+        dstack: bool = False,
         generation: int = 0,
         pin: bytes = b"",
         reachability: Reachability,
@@ -75,12 +78,13 @@ class Upstream:
         self.reachability = reachability
         self.redials = 0
         self._address = address
+        self._dstack = dstack
         self._wall_clock = wall_clock
         self._proxy_calls = proxy_calls
         self._calls = SingleFlight(guest_id)
         self._places = ConcurrencyLimit(GUEST_CALLS, f"guest {guest_id}")
         self._callers = ConcurrencyLimit(GUEST_CALLERS, f"guest {guest_id}")
-        self._channel: Channel | None = None
+        self._channel: Channel | HttpChannel | None = None
         self._last = LastAnswer(wall_clock)
         self._unasked = UnaskedBytes(guest_id, asyncio.get_running_loop().time)
         self._misses = 0
@@ -204,9 +208,14 @@ class Upstream:
         channel = await self._open_channel()
         return await self._answer(channel, method, metadata, deadline)
 
-    async def _answer(self, channel: Channel, method: Method, metadata: Metadata, deadline: float) -> Answer:
-        await self._prove(channel, deadline)
-        answer = await ask(channel, self.guest_id, method, metadata, deadline)
+    async def _answer(self, channel: Channel | HttpChannel, method: Method, metadata: Metadata, deadline: float) -> Answer:
+        if isinstance(channel, HttpChannel):
+            async with channel.lent(method, deadline) as connection:
+                await self._prove(channel, connection, deadline)
+                answer = await ask(connection, self.guest_id, method, metadata, deadline)
+        else:
+            await self._prove(channel, channel, deadline)
+            answer = await ask(channel, self.guest_id, method, metadata, deadline)
         if method.name == self._last.METHOD:
             self._last.keep(answer, channel)
         return answer
@@ -219,9 +228,9 @@ class Upstream:
         self._asked_twice_at = now
         return True
 
-    async def _prove(self, channel: Channel, deadline: float) -> None:
+    async def _prove(self, channel: Channel | HttpChannel, connection: Channel | HttpConnection, deadline: float) -> None:
         try:
-            await prove(channel, self.guest_id, deadline)
+            await prove(connection, self.guest_id, deadline)
         except WrongGuestError as error:
             self.wrong_guests += 1
             self._replace(channel)
@@ -229,19 +238,24 @@ class Upstream:
                 self._on_wrong_guest(error.shown)
             raise
 
-    async def _open_channel(self) -> Channel:
+    async def _open_channel(self) -> Channel | HttpChannel:
         channel = self._channel
         if channel and not channel.spent:
             return channel
         if channel:
             self._replace(channel)
+        if self._dstack:
+            if self._tls:
+                raise refuse_tls(self.guest_id)
+            self._channel = HttpChannel(self.guest_id, self._address, self._unasked, self._pin)
+            return self._channel
         secured = await secure(self.guest_id, self._address, self._tls) if self._tls else None
         # Another call may have been faster while the files were read.
         if self._channel is None:
             self._channel = Channel(self.guest_id, self._address, self._unasked, self._pin, secured)
         return self._channel
 
-    def _replace(self, channel: Channel) -> None:
+    def _replace(self, channel: Channel | HttpChannel) -> None:
         """Use `channel` no more; a new one is made at the next call."""
         if self._channel is channel:
             self._channel = None
@@ -270,7 +284,7 @@ class Upstream:
         self._redialled_at = now
         self._replace(self._channel)
 
-    def _retire(self, channel: Channel) -> None:
+    def _retire(self, channel: Channel | HttpChannel) -> None:
         task = asyncio.create_task(channel.close(OLD_CHANNEL_GRACE_SECONDS))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)

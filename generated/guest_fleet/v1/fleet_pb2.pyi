@@ -475,7 +475,7 @@ class GuestEntry(_message.Message):
     id: _builtins.str
     """The VM's id: 1 to 128 characters of [A-Za-z0-9._:-]; the names . and .. are refused."""
     address: _builtins.str
-    """Where the guest listens: vsock:CID:PORT, hvsock:/path:PORT, unix:/path or HOST:PORT."""
+    """Where the guest listens: vsock:CID:PORT, hvsock:/path:PORT, unix:/path or HOST:PORT; dstack+ in front for dstack's own agent."""
     state: Global___DesiredState.ValueType
     """Whether the VM runs."""
     instance_id: _builtins.bytes
