@@ -29,6 +29,7 @@ from guest_service.host_facts.power import Power
 from guest_service.host_facts.system import SystemFacts
 from guest_service.simulator import RackError, load_rack
 from guest_service.telemetry import GpuTelemetry, build_telemetry
+from guest_transport.addresses import TcpAddress
 from guest_transport.errors import SettingsError
 from guest_transport.peers import Peers
 from guest_transport.process.logs import log_to_stderr
@@ -41,6 +42,7 @@ from guest_transport.server.grpc_server import run as run_server
 from guest_transport.tls_settings import server_tls
 
 if TYPE_CHECKING:
+    from guest_service.http.dstack import DstackServer
     from guest_service.http.server import HttpServer
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class Agent:
     version: str
     # What the gRPC server refused since the start, by reason.
     rejected: Counter[str]
+    dstack: DstackServer | None
     http: HttpServer | None = None
 
 
@@ -143,6 +146,13 @@ def _http_server(agent: Agent) -> HttpServer:
     return HttpServer(parts, host_names=settings.now.http.host_names)
 
 
+def _dstack_server(api: GuestApi, config: GuestConfig) -> DstackServer:
+    from guest_service.http.dstack import DstackServer  # noqa: PLC0415 -- who leaves it off loads none of it
+
+    own = [address.host for address in grpc_addresses(config) if isinstance(address, TcpAddress)]
+    return DstackServer(api, host_names=[*config.http.host_names, *own])
+
+
 def build(config: GuestConfig) -> Agent:
     """Make the parts; raises SettingsError for a rack, an identity file or certificates that are wrong. Nothing runs yet."""
     version = metadata.version(DISTRIBUTION)
@@ -170,6 +180,7 @@ def build(config: GuestConfig) -> Agent:
         peers=peers,
         part_log=part_log,
     )
+    dstack = _dstack_server(api, config) if config.dstack.enabled else None
     rejected = Counter(dict.fromkeys(REFUSED_FOR, 0))
     server = GrpcServer(
         [api.service()],
@@ -178,8 +189,9 @@ def build(config: GuestConfig) -> Agent:
         tls=server_tls(config.tls),
         calls_of_one=CALLS_OF_ONE,
         on_refused=lambda reason: rejected.update((reason,)),
+        take_http=dstack.take if dstack else None,
     )
-    return Agent(settings, telemetry, engine, server, system, version, rejected)
+    return Agent(settings, telemetry, engine, server, system, version, rejected, dstack)
 
 
 def _telemetry(config: GuestConfig) -> GpuTelemetry:
@@ -215,7 +227,8 @@ def _container_engine(config: GuestConfig) -> ContainerEngine:
 
 async def _stop_serving(agent: Agent) -> None:
     """Stop both servers at once, and the collector when calls still wait for it after a moment."""
-    stopping = asyncio.gather(agent.server.stop(), *([agent.http.stop()] if agent.http else ()))
+    servers = [server for server in (agent.server, agent.dstack, agent.http) if server]
+    stopping = asyncio.gather(*(server.stop() for server in servers))
     await asyncio.wait({stopping}, timeout=SAMPLE_GRACE_SECONDS)
     await agent.telemetry.close()
     await stopping

@@ -137,6 +137,14 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class Dstack(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[dstack]`; docs/dstack.md says what it is for."""
+
+    # Answers HTTP/1.1 as dstack's own agent does (pRPC, /api/METHOD), on every address of grpc.listen beside gRPC, so that an unchanged
+    # dstack VMM gets its answers from this agent. Off: a second protocol is a second surface. Not together with [tls].
+    enabled: bool = False
+
+
 class GuestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file; every table and key may be left out."""
 
@@ -147,6 +155,7 @@ class GuestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     identity: Identity = Identity()
     power: Power = Power()
     containers: Containers = Containers()
+    dstack: Dstack = Dstack()
     log: Log = Log()
     # Without it TCP listeners are plain.
     tls: TlsSettings | None = None
@@ -172,6 +181,10 @@ def load_config(file: Path | None, flags: Flags) -> GuestConfig:
         raise SettingsError(f"{where}: grpc.listen: empty; name at least one address")
     _addresses(f"{where}: grpc.listen", config.grpc.listen)
     http_address(config.http.listen, f"{where}: http.listen")
+    if config.dstack.enabled and config.tls is not None:
+        raise SettingsError(
+            f"{where}: dstack.enabled: not together with [tls]: dstack's callers speak HTTP in the clear; leave one out"
+        )
     _addresses("--grpc", flags.grpc)
     if flags.http is not None:
         http_address(flags.http, "--http")

@@ -26,7 +26,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Install",
         (
             *("docs/install-guest", "docs/install-host", "docs/running", "docs/libvirt"),
-            *("docs/kubevirt", "deploy/kubernetes/README", "deploy/examples/README"),
+            *("docs/kubevirt", "docs/dstack", "deploy/kubernetes/README", "deploy/examples/README"),
         ),
     ),
     ("Operate", ("docs/guestctl", "docs/cards", "docs/fleet", "docs/scale", "docs/doctor", "docs/runbook", "docs/gpu-check")),

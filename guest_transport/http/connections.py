@@ -21,7 +21,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from guest_transport.peers import tcp_peer
+from guest_transport.peers import Peer, TcpPeer, tcp_peer, told_apart
 from guest_transport.process.repeated_lines import about
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,22 @@ def half_of_descriptors(most: int) -> int:
     """Half of RLIMIT_NOFILE, `most` at most."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if soft == resource.RLIM_INFINITY else min(most, soft // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who is at the other end of a connection that another part accepted; `name` is what gRPC would call it (peers.Peers)."""
+
+    peer: Peer
+    name: str
+
+    @property
+    def client(self) -> tuple[str, int] | None:
+        """As uvicorn has it of a connection of its own."""
+        if isinstance(self.peer, TcpPeer):
+            return self.peer.host, self.peer.port
+        who = told_apart(self.peer)
+        return None if who is None else (who, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +108,19 @@ class ClientBook:
 class BoundedConnection(H11Protocol):
     """uvicorn's connection with the bounds of ClientLimits."""
 
-    def __init__(self, config: Config, state: ServerState, book: ClientBook, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        book: ClientBook,
+        loop: asyncio.AbstractEventLoop,
+        sender: Sender | None = None,
+    ) -> None:
         # Each request's scope["state"] leads back here.
         super().__init__(config=config, server_state=state, app_state={CONNECTION: self}, _loop=loop)
         self._book = book
+        # None: this server accepted it, and the transport knows.
+        self.sender = sender
         self._request_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self.peer: str | None = None
@@ -111,6 +136,8 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn itself declares it
         """A client came."""
         super().connection_made(transport)
+        if self.sender is not None:
+            self.client = self.sender.client
         self.peer = peer_of(self.client)
         self._book.of_peer[self.peer] += 1
         self._wait_for_request()

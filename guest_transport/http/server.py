@@ -1,4 +1,5 @@
-"""Listens for HTTP in the server's event loop, and stops with requests in progress answered.
+"""Listens for HTTP in the server's event loop, or takes connections that another part accepted, and stops with requests in progress
+answered.
 
 uvicorn's protocol does the HTTP. Rejected: uvicorn's own Server, which takes the process's signals for itself, exits the process when a
 port is taken, and wakes ten times a second on a machine where nobody asks.
@@ -11,17 +12,19 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Collection
+from functools import partial
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from guest_transport.accept_queue import ACCEPTS_PER_ROUND, lengthen_queues
 from guest_transport.addresses import Address, TcpAddress, UnixAddress
 from guest_transport.errors import ListenError
 from guest_transport.http.concurrency import REQUESTS_AT_ONCE, RequestLimit
-from guest_transport.http.connections import BoundedConnection, ClientBook, ClientLimits
+from guest_transport.http.connections import CONNECTION, BoundedConnection, ClientBook, ClientLimits, Sender
 from guest_transport.http.host_names import HostNames
+from guest_transport.peers import TcpPeer
 from guest_transport.sockets import unix
 from guest_transport.sockets.socket_files import SocketFile
 
@@ -36,9 +39,9 @@ BACKLOG = 512
 
 
 class PageServer:
-    """An app on one address, or on a socket that systemd already opened; on TCP for requests that name an address, this machine or one of
-    `host_names` only. `stopping` is set at the begin of stop(), for answers that would
-    never end by themselves."""
+    """An app on one address, on a socket that systemd already opened, or on connections that are handed to take(); on TCP for requests that
+    name an address, this machine or one of `host_names` only. `stopping` is set at the begin of stop(), for answers that would never end by
+    themselves."""
 
     def __init__(
         self,
@@ -53,17 +56,21 @@ class PageServer:
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
         self._claim: SocketFile | None = None
+        self._handed: Callable[[Sender], BoundedConnection] | None = None
         self.stopping = asyncio.Event()
         self.addresses: list[Address] = []
 
-    async def start(self, app: ASGIApp, listen: Address | socket.socket) -> None:
-        """Serve `app`; raises ListenError with one line that names the address and why not."""
+    async def start(self, app: ASGIApp, listen: Address | socket.socket | None) -> None:
+        """Serve `app`, at None to what take() gets; raises ListenError with one line that names the address and why not."""
         config = _protocol_config(RequestLimit(self._checked(app, listen), self._requests_at_once), self._book.limits)
         loop = asyncio.get_running_loop()
 
-        def connection() -> BoundedConnection:
-            return BoundedConnection(config, self._state, self._book, loop)
+        def connection(sender: Sender | None = None) -> BoundedConnection:
+            return BoundedConnection(config, self._state, self._book, loop, sender)
 
+        if listen is None:
+            self._handed = connection
+            return
         if isinstance(listen, socket.socket):
             self._listener = await loop.create_server(connection, sock=listen, backlog=ACCEPTS_PER_ROUND)
         elif isinstance(listen, TcpAddress):
@@ -78,11 +85,26 @@ class PageServer:
         for address in self.addresses:
             log.info("listening for HTTP on %s", address)
 
-    def _checked(self, app: ASGIApp, listen: Address | socket.socket) -> ASGIApp:
+    async def take(self, connection: socket.socket, sender: Sender) -> None:
+        """Serve `connection`, which `sender` made; it is owned from here on."""
+        if self._handed is None or self.stopping.is_set():
+            connection.close()
+            return
+        await asyncio.get_running_loop().connect_accepted_socket(partial(self._handed, sender), connection)
+
+    def _checked(self, app: ASGIApp, listen: Address | socket.socket | None) -> ASGIApp:
         if isinstance(listen, UnixAddress) or (isinstance(listen, socket.socket) and listen.family == socket.AF_UNIX):
             return app
         own = [listen.host] if isinstance(listen, TcpAddress) else []
-        return HostNames(app, [*self._host_names, *own])
+        checked = HostNames(app, [*self._host_names, *own])
+        if listen is not None:
+            return checked
+
+        async def by_sender(scope: Scope, receive: Receive, send: Send) -> None:
+            over_tcp = isinstance(scope["state"][CONNECTION].sender.peer, TcpPeer)
+            await (checked if over_tcp else app)(scope, receive, send)
+
+        return by_sender
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Accept nobody any more, end streams, answer what is in progress within `grace_seconds`, end the rest."""

@@ -2,6 +2,8 @@
 
 All of them end at a private Unix socket of gRPC in a folder of mode 0700, those with TLS at a second one. Who may connect is decided here,
 from what the kernel says about the peer, before a byte reaches gRPC. It fails closed: a peer that the kernel does not describe is refused.
+
+Where HTTP/1.1 is spoken as well, the first bytes of a connection say which of the two it is, and one port needs one rule.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 
+from guest_transport import options
 from guest_transport.addresses import TcpAddress, UnixAddress, VsockAddress
 from guest_transport.peers import Peer, Peers, TcpPeer, VsockPeer, tcp_peer, told_apart, unix_peer
 from guest_transport.relay.relay import Relay, RelayRefusedError
@@ -26,6 +29,11 @@ CONNECTIONS_OF_ONE = 64
 # gRPC accepts at once unless this process is stuck, and then waiting longer helps nobody.
 _HANDOVER_SECONDS = 2.0
 
+# What a connection begins with that speaks HTTP/2 (RFC 9113, 3.4); no method of HTTP/1.1 begins so.
+_HTTP2 = b"PRI"
+# Takes a connection that speaks HTTP/1.1: the socket, who made it, and what gRPC would call that peer.
+TakeHttp = Callable[[socket.socket, Peer, str], Awaitable[None]]
+
 # Says who is at the other end of an accepted socket, or refuses; gets the socket and its address.
 Identify = Callable[[socket.socket, object], Peer]
 
@@ -33,8 +41,15 @@ Identify = Callable[[socket.socket, object], Peer]
 class RelayedListeners:
     """Any number of listening sockets in front of the private sockets that gRPC listens on: `grpc_target` and, with TLS, `tls_target`."""
 
-    def __init__(self, peers: Peers, vsock_cids: Collection[int], on_refused: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        vsock_cids: Collection[int],
+        on_refused: Callable[[], None] = lambda: None,
+        take_http: TakeHttp | None = None,
+    ) -> None:
         self._peers = peers
+        self._take_http = take_http
         self._on_refused = on_refused
         self._vsock_cids = vsock_cids
         self._relays: list[Relay] = []
@@ -121,12 +136,42 @@ class RelayedListeners:
         async def open_far(near: socket.socket, address: object) -> AsyncIterator[socket.socket]:
             peer = identify(near, address)
             with self._place_of(peer), self._peers.naming(peer) as own_name:
+                first = await _first_bytes(near) if self._take_http else b""
+                if self._take_http and first and not _HTTP2.startswith(first):
+                    far, end = socket.socketpair()
+                    far.setblocking(False)
+                    with far:
+                        await self._take_http(end, peer, f"unix-abstract:{own_name[1:]}")
+                        # A new socket has room for them.
+                        far.send(first)
+                        yield far
+                    return
                 try:
                     async with asyncio.timeout(_HANDOVER_SECONDS):
                         far = await unix.connect(path, own_name)
                 except OSError as error:
                     raise RelayRefusedError(f"the server does not take connections: {error.strerror or 'it is stuck'}") from error
                 with far:
+                    if first:
+                        far.send(first)
                     yield far
 
         self._relays.append(Relay(listener, open_far, name=name, connections_limit=CONNECTIONS_LIMIT))
+
+
+async def _first_bytes(near: socket.socket) -> bytes:
+    """As many as tell HTTP/2 from HTTP/1.1; none where the peer ends first. Raises RelayRefusedError where it says nothing for too long."""
+    loop = asyncio.get_running_loop()
+    first = b""
+    try:
+        async with asyncio.timeout(options.HANDSHAKE_SECONDS):
+            while _HTTP2.startswith(first) and first != _HTTP2:
+                more = await loop.sock_recv(near, len(_HTTP2) - len(first))
+                if not more:
+                    return first
+                first += more
+    except TimeoutError:
+        raise RelayRefusedError(f"ended a connection that said nothing for {options.HANDSHAKE_SECONDS} s") from None
+    except OSError:
+        return b""
+    return first

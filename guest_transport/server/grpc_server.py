@@ -22,7 +22,7 @@ from guest_transport.addresses import VSOCK_CID_HOST, Address, HvsockAddress, Tc
 from guest_transport.errors import ListenError
 from guest_transport.peers import Peers
 from guest_transport.process.run import run
-from guest_transport.relay.listeners import RelayedListeners
+from guest_transport.relay.listeners import RelayedListeners, TakeHttp
 from guest_transport.server import health, reflection, undecodable
 from guest_transport.server.calls_of_one import CallsOfOne
 from guest_transport.server.request_deadline import RequestDeadline
@@ -62,7 +62,7 @@ class GrpcServer:
     one peer may have in progress, for a server that does not know its callers by name. `on_refused` hears NO_REQUEST for each call that
     was ended because its request did not come, and CONNECTIONS and CALLS for each that was one too many of its peer. Unix sockets have the
     group `socket_group` (a gid), by default the process's own. `connections_limit` is gRPC's own, for listeners that are not relayed: it
-    bounds each of them, whoever connects.
+    bounds each of them, whoever connects. Connections that speak HTTP/1.1 go to `take_http`, if given: every listener is relayed then.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class GrpcServer:
         tls: ServerTls | None = None,
         calls_of_one: int | None = None,
         on_refused: Callable[[str], None] = lambda _reason: None,
+        take_http: TakeHttp | None = None,
     ) -> None:
         self.peers = peers if peers is not None else Peers()
         self._services = services
@@ -95,7 +96,8 @@ class GrpcServer:
         )
         self._health = health.Health((service.full_name for service in services), self.peers)
         self._sockets: list[socket_files.SocketFile] = []
-        self._identify_unix = identify_unix
+        self._identify_unix = identify_unix or take_http is not None
+        self._take_http = take_http
         self._vsock_cids = vsock_cids
         self._tls = tls
         self._relayed: RelayedListeners | None = None
@@ -138,7 +140,7 @@ class GrpcServer:
 
     async def _bind_all(self, listen: Sequence[Address]) -> None:
         if self._identify_unix or not all(isinstance(address, UnixAddress) for address in listen):
-            self._relayed = RelayedListeners(self.peers, self._vsock_cids, self._on_connection_refused)
+            self._relayed = RelayedListeners(self.peers, self._vsock_cids, self._on_connection_refused, self._take_http)
         credentials = await asyncio.to_thread(self._tls.credentials) if self._tls is not None else None
         # First everything that can be found out without gRPC, which cannot let go of a port again before it has served on it.
         ports = [await self._prepare(address) for address in listen]

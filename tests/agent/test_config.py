@@ -66,6 +66,8 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     shutdown_command = ["poweroff", "-f"]
     [containers]
     socket = "/run/docker.sock"
+    [dstack]
+    enabled = false
     [log]
     format = "json"
     level = "debug"
