@@ -26,7 +26,7 @@ def pytest_configure() -> None:
 
 
 # Only calls with product code in their stack count; a test may write a file where it likes.
-PRODUCT = ["guest_service", "guest_metrics", "guest_contract", "guest_client", "guest_transport", "vmm_proxy"]
+PRODUCT = ["guest_service", "guest_metrics", "guest_pages", "guest_contract", "guest_client", "guest_transport", "vmm_proxy"]
 
 # What may block, by the function that does it, each with its reason.
 ALLOWED = [

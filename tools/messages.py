@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("guest_client", "guest_contract", "guest_metrics", "guest_service", "guest_transport", "vmm_proxy")
+PACKAGES = ("guest_client", "guest_contract", "guest_metrics", "guest_pages", "guest_service", "guest_transport", "vmm_proxy")
 FILE = ROOT / "tests/messages/messages.txt"
 
 # Exceptions by their names, and the functions that make one of a text, or a doctor's finding.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from guest_service.dashboard.view import ContainerView, GpuView, SystemView
+import guest_pages
+from guest_pages.view import ContainerView, GpuView, SystemView
 from guest_transport.http.pages import Assets, templates, utf8
 
 _HERE = Path(__file__).parent
@@ -29,8 +30,8 @@ class Pages:
     """Renders a Dashboard, whole or only what changes."""
 
     def __init__(self) -> None:
-        self.assets = Assets(_HERE / "assets")
-        environment = templates(_HERE / "templates", self.assets)
+        self.assets = Assets(guest_pages.ASSETS)
+        environment = templates(self.assets, guest_pages.TEMPLATES, _HERE / "templates")
         self._page = environment.get_template("page.html")
         self._live = environment.get_template("live.html")
 

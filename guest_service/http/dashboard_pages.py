@@ -11,8 +11,8 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from guest_pages.view import GpuView, SystemView, container_views, gpu_view, system_view
 from guest_service.dashboard.render import Dashboard, Pages
-from guest_service.dashboard.view import GpuView, SystemView, container_views, gpu_view, system_view
 from guest_service.http.parts import HttpParts
 from guest_transport.http.answers import answer, caller
 from guest_transport.http.pages import HTML, PAGE_CSP

@@ -42,10 +42,10 @@ class Asset:
 
 
 class Assets:
-    """The shared look and the files of `folder`."""
+    """The shared look and the files of `folders`."""
 
-    def __init__(self, folder: Path) -> None:
-        files = [*sorted(_SHARED.iterdir()), *sorted(folder.iterdir())]
+    def __init__(self, *folders: Path) -> None:
+        files = [file for folder in (_SHARED, *folders) for file in sorted(folder.iterdir())]
         self._assets: Mapping[str, Asset] = {file.name: Asset(file.read_bytes(), _TYPES[file.suffix]) for file in files}
 
     def address(self, name: str) -> str:
@@ -60,12 +60,12 @@ class Assets:
         return await answer(request, found.content, found.content_type, {"cache-control": "public, max-age=86400"})
 
 
-def templates(folder: Path, assets: Assets) -> Environment:
-    """The templates of `folder`; `asset('name')` in one is an asset's address."""
+def templates(assets: Assets, *folders: Path) -> Environment:
+    """The templates of `folders`; `asset('name')` in one is an asset's address."""
     from jinja2 import DictLoader, Environment, StrictUndefined  # noqa: PLC0415 -- 3 MiB, once somebody opens a page
 
     environment = Environment(
-        loader=DictLoader({file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}),
+        loader=DictLoader({file.name: file.read_text(encoding="utf-8") for folder in folders for file in folder.iterdir()}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -14,8 +14,8 @@ from guest_api.guest_api_pb2 import Container, GpuDevice, GpuInfoResponse, Syste
 from guest_contract import words
 from guest_contract.card_fields import ROWS, page_title
 from guest_contract.card_row import GUEST_PAGE, TEXT_VALUE, WITHIN, Field
+from guest_pages.view import CardView, card_view, container_views, gpu_view, system_view
 from guest_service.dashboard.render import Dashboard, Pages
-from guest_service.dashboard.view import CardView, card_view, container_views, gpu_view, system_view
 from guest_transport.http import formats
 from tests.guest_contract import test_health as health_examples
 from tests.http.guests import Bus, Engine, Gpus, Guest, Shown, containers, h200s, served

@@ -17,7 +17,7 @@ VERSION: str = PROJECT["project"]["version"]
 # What a distribution is made from; the rest of the tree cannot change it.
 PARTS = [
     ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "deploy", "generated", "guest_client", "guest_contract",
-    "guest_metrics", "guest_service",
+    "guest_metrics", "guest_pages", "guest_service",
     "guest_transport", "proto", "pyproject.toml", "requirements", "vmm_proxy",
 ]  # fmt: skip
 # Any commit's time will do, as long as it is one.

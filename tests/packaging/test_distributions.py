@@ -18,6 +18,7 @@ OURS = {
     "guest_contract",
     "guest_fleet",
     "guest_metrics",
+    "guest_pages",
     "guest_service",
     "guest_transport",
     "vmm_proxy",
@@ -85,7 +86,7 @@ def test_every_package_says_that_it_is_typed_and_generated_code_has_its_stubs(wh
 def test_templates_racks_and_the_licence_travel_with_the_code(wheel_names: set[str]) -> None:
     for wanted in (
         "guest_service/dashboard/templates/page.html",
-        "guest_service/dashboard/assets/dashboard.js",
+        "guest_pages/assets/live.js",
         "guest_transport/http/assets/look.css",
         "vmm_proxy/pages/dashboard/templates/guest.html",
         "vmm_proxy/pages/dashboard/assets/fleet.js",

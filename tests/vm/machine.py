@@ -161,7 +161,7 @@ async def emulated(
 
 def _compile_once() -> None:
     """Compile what the machine runs, as in an installed wheel: its root is read-only, and emulated each process would need seconds."""
-    ours = ("guest_service", "vmm_proxy", "guest_client", "guest_transport", "guest_metrics", "guest_contract")
+    ours = ("guest_service", "vmm_proxy", "guest_client", "guest_transport", "guest_metrics", "guest_pages", "guest_contract")
     for package in (*ours, "generated", "tests/vm"):
         compileall.compile_dir(REPOSITORY / package, quiet=1)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "coverage"
 DATA = FOLDER / "data"
-PACKAGES = ("guest_service", "vmm_proxy", "guest_client", "guest_metrics", "guest_contract", "guest_transport")
+PACKAGES = ("guest_service", "vmm_proxy", "guest_client", "guest_metrics", "guest_pages", "guest_contract", "guest_transport")
 START = Path(__file__).with_name("start")
 
 INTERPRETER = """\

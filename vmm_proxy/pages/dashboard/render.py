@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import guest_pages
 from guest_contract.card_fields import page_title
 from guest_transport.http.pages import Assets, templates, utf8
 from vmm_proxy.pages.dashboard.history import GRAPHED
@@ -21,8 +22,8 @@ class Pages:
 
     def __init__(self, version: str) -> None:
         self.version = version
-        self.assets = Assets(_HERE / "assets")
-        environment = templates(_HERE / "templates", self.assets)
+        self.assets = Assets(guest_pages.ASSETS, _HERE / "assets")
+        environment = templates(self.assets, guest_pages.TEMPLATES, _HERE / "templates")
         environment.globals["version"] = version
         environment.globals["columns"] = [(page_title(row), row.name == GRAPHED) for row in COLUMNS]
         environment.globals["sorts"] = SORTS
