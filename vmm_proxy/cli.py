@@ -7,7 +7,6 @@ only, so that help and `check-config` are quick.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import logging
 import resource
 import sys
@@ -35,7 +34,7 @@ Completion of commands and options, in ~/.bashrc (zsh_source and fish_source for
 
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(importlib.metadata.version("guestscope"), prog_name="vmm-proxy", message="%(prog)s %(version)s")
+@click.version_option(package_name="guestscope", prog_name="vmm-proxy", message="%(prog)s %(version)s")
 def main() -> None:
     """Runs on the host and answers for every guest by its VM id."""
 

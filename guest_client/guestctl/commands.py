@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from typing import Any
 
 import click
@@ -33,7 +32,7 @@ _MORE = "TLS, certificates, tokens and the exit status: guestctl --help"
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @group_options
-@click.version_option(version("guestscope"), prog_name="guestctl", message="%(prog)s %(version)s")
+@click.version_option(package_name="guestscope", prog_name="guestctl", message="%(prog)s %(version)s")
 def guestctl(**_shared: Any) -> None:
     """Show the guests of a host and their GPUs.
 

@@ -4,12 +4,16 @@ A stream that was closed before the start is put on /dev/null, or the next socke
 Output that cannot be written (a full disk, a closed descriptor) is one line and exit status 1; a reader that went away is nobody's fault
 and stays a BrokenPipeError. A complaint that cannot be written is lost: it must not turn exit status 2 into a traceback. Rejected: catching
 OSError around each print (the libraries' own --help and --version print as well).
+
+Every command also starts and ends here without a search of garbage that finds none: see `_no_search_at_start_and_end`.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import gc
 import io
 import os
 import sys
@@ -20,6 +24,8 @@ STDOUT, STDERR = 1, 2
 CANNOT_WRITE = 1
 # What a shell calls the end by Ctrl-C.
 INTERRUPTED = 130
+# An import makes objects that stay, and Python's 700 had it search them a hundred times. Ten times as much garbage would be megabytes.
+YOUNG_OBJECTS = 10_000
 
 
 class OutputError(OSError):
@@ -69,6 +75,7 @@ class _Complaints(io.FileIO):
 
 def run_command(name: str, command: Callable[[], int]) -> int:
     """Run the command `name`; returns its exit status. Belongs into `__main__`: it replaces sys.stdout and sys.stderr for good."""
+    _no_search_at_start_and_end()
     try:
         was_closed = _fill_closed()
     except OSError as error:
@@ -100,6 +107,15 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _no_search_at_start_and_end() -> None:
+    """Measured on two cores, CPU of a whole run: guestctl 0.34 → 0.21 s, guest-service 0.48 → 0.38 s, vmm-proxy 0.38 → 0.32 s.
+
+    At the end Python searches what is left three times before it gives everything back; what is frozen it leaves alone.
+    """
+    gc.set_threshold(YOUNG_OBJECTS)
+    atexit.register(gc.freeze)
 
 
 def _fill_closed() -> set[int]:

@@ -99,3 +99,25 @@ def test_a_signal_while_a_server_is_still_being_imported_is_a_clean_end(module: 
         [sys.executable, "-c", program, "serve"], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_command_searches_for_garbage_among_what_it_imports_and_keeps() -> None:
+    # As many modules as the largest command has, each with what a module keeps; the last line is written when all else is over.
+    program = (
+        "import atexit, gc\n"
+        "from guest_transport.process.standard_streams import run_command\n"
+        "atexit.register(lambda: print('frozen', gc.get_freeze_count() > 50_000))\n"
+        "searches = []\n"
+        "gc.callbacks.append(lambda phase, info: searches.append(phase))\n"
+        "kept = []\n"
+        "def command():\n"
+        "    kept.extend([{'name': [number]} for number in range(45_000)])\n"
+        "    print('searches', len(searches) // 2)\n"
+        "    return 0\n"
+        "raise SystemExit(run_command('a', command))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    assert (done.returncode, done.stderr) == (0, "")
+    searches, frozen = done.stdout.splitlines()
+    assert int(searches.removeprefix("searches ")) < 20, "Python's own 700 would be over a hundred"
+    assert frozen == "frozen True"
