@@ -35,7 +35,7 @@ async def examine_containers(guest: Guest) -> Sequence[Finding]:
     try:
         listed = await engine.list()
     except FactError as error:
-        return [wrong(f"{there}: {error.reason}", f"ask it by hand: curl --unix-socket {there} http://localhost/version")]
+        return [wrong(f"{there}: {error.reason}", f"ask it by hand: curl --unix-socket {there} http://localhost/_ping")]
     finally:
         await engine.close()
     return [ok(f"{there} answers: {len(listed.containers)} containers")]

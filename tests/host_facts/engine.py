@@ -9,10 +9,11 @@ import json
 import socketserver
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -62,8 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = url.path.split("/")
         if engine.hold is not None:
             engine.hold.wait()
-        if url.path == "/version":
-            self._answer(200, json.dumps({"ApiVersion": engine.version}).encode())
+        if url.path == "/_ping":
+            self._answer(200, b"OK", {} if engine.version is None else {"Api-Version": str(engine.version)})
         elif path[2:] == ["containers", "json"]:
             engine.queries.append(parse_qs(url.query))
             self._answer(engine.list_status, engine.list_body)
@@ -75,8 +76,10 @@ class _Handler(BaseHTTPRequestHandler):
             engine.queries.append(parse_qs(url.query))
             self._stream(engine, engine.logs[path[3]], follow=parse_qs(url.query)["follow"] == ["1"])
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
