@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -23,6 +24,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of collected tests keep is no garbage: who collects it in a test searches that test's objects, and not pytest's."""
+    gc.collect()
+    gc.freeze()
 
 
 # Only calls with product code in their stack count; a test may write a file where it likes.
@@ -48,17 +55,25 @@ ALLOWED = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_blocking_call_on_the_loop() -> Iterator[None]:
-    """BlockingError instead of a call that blocks a running loop."""
+def _watch() -> BlockBuster:
     watch = BlockBuster(PRODUCT)
     for function, file, place in ALLOWED:
         watch.functions[function].can_block_in(file, place)
-    watch.activate()
+    return watch
+
+
+# Made once: finding what there is to watch takes longer than most tests.
+WATCH = _watch()
+
+
+@pytest.fixture(autouse=True)
+def no_blocking_call_on_the_loop() -> Iterator[None]:
+    """BlockingError instead of a call that blocks a running loop."""
+    WATCH.activate()
     try:
         yield
     finally:
-        watch.deactivate()
+        WATCH.deactivate()
 
 
 @pytest.fixture(scope="session")

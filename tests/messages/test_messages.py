@@ -7,31 +7,37 @@ What no reader is needed for is judged here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
 from tools.messages import FILE, collect, page, texts_of
 
-FOUND = collect()
 # They tell a person nothing: neither what is wrong with the thing nor what would be right.
 EMPTY_WORDS = re.compile(r"\b(invalid|illegal|unexpected|an error occurred|something went wrong|oops)\b", re.IGNORECASE)
 # One line of a journal, beside the time and the name of the unit; what is put in comes on top and is bounded where it is put in.
 LONGEST_CHARACTERS = 240
 
 
-def test_the_file_holds_each_text_of_the_product_once() -> None:
-    assert FILE.read_text(encoding="utf-8") == page(FOUND), (
+@pytest.fixture(scope="module")
+def found() -> Mapping[str, set[str]]:
+    """Every text of the product. Not read at import: each worker of a run imports all tests, and this takes seconds."""
+    return collect()
+
+
+def test_the_file_holds_each_text_of_the_product_once(found: Mapping[str, set[str]]) -> None:
+    assert FILE.read_text(encoding="utf-8") == page(found), (
         "make messages, then read the difference: does each name the thing and what to do?"
     )
     listed = [
         line.strip().partition("  (also ")[0] for line in FILE.read_text(encoding="utf-8").splitlines() if line.startswith("  ")
     ]
-    assert len(listed) == len(set(listed)) == len(FOUND)
+    assert len(listed) == len(set(listed)) == len(found)
 
 
-def test_no_text_is_empty_words_or_more_than_a_line() -> None:
-    assert [text for text in FOUND if EMPTY_WORDS.search(text)] == []
-    assert [text for text in FOUND if len(text) > LONGEST_CHARACTERS or "\n" in text] == []
+def test_no_text_is_empty_words_or_more_than_a_line(found: Mapping[str, set[str]]) -> None:
+    assert [text for text in found if EMPTY_WORDS.search(text)] == []
+    assert [text for text in found if len(text) > LONGEST_CHARACTERS or "\n" in text] == []
 
 
 @pytest.mark.parametrize(
