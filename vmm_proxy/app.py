@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+import msgspec
 from starlette.types import ASGIApp
 
 from guest_transport.http.server import PageServer
@@ -299,22 +300,7 @@ async def _reload(parts: Parts, setup: Setup, read_again: Callable[[], Setup]) -
 
 
 def needs_restart(before: Setup, after: Setup) -> bool:
-    """Whether something differs that a reload does not take."""
-    return any(
-        (
-            before.listen != after.listen,
-            before.read_only_listen != after.read_only_listen,
-            before.read_only_group != after.read_only_group,
-            before.guests != after.guests,
-            before.allow_plaintext != after.allow_plaintext,
-            before.directory_dir != after.directory_dir,
-            before.registered_file != after.registered_file,
-            before.libvirt != after.libvirt,
-            before.kubevirt != after.kubevirt,
-            (before.tls is None) != (after.tls is None),
-            before.guest_tls != after.guest_tls,
-            before.audit_file != after.audit_file,
-            before.pages != after.pages,
-            after.access != after.access.on_the_same_listeners(before.access),
-        )
-    )
+    """Whether something differs that a reload does not take: all but the access rules and the certificates of the same listeners."""
+    rules = after.access.on_the_same_listeners(before.access)
+    tls = after.tls if before.tls and after.tls else before.tls
+    return msgspec.structs.replace(before, access=rules, tls=tls) != after
