@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from guest_transport.addresses import UnixAddress
@@ -15,7 +16,7 @@ from tests.fleet_http.fleet import Answers, Fleet, running_fleet
 from tests.http.guests import h200s
 from tests.http.web import BOUND_SECONDS, close, connect, get, read_chunk, read_head, request
 from vmm_proxy.directory.directory import GuestEntry
-from vmm_proxy.pages.live import STREAMS_AT_ONCE
+from vmm_proxy.pages.live import STREAMS_AT_ONCE, Viewer
 
 
 class Events:
@@ -86,12 +87,20 @@ async def test_viewers_share_one_look_and_the_looks_end_with_the_last_of_them() 
             await one.until("rows", "vm-a")
             await other.until("rows", "vm-a")
             assert answers.asked["GpuInfo"] == 1
-            assert len(fleet.pages.live._viewers) == 2
-        await eventually(lambda: not fleet.pages.live._viewers)
-        assert fleet.pages.live._places.taken == 0
+            assert fleet.pages.live.places.taken == 2
+        await eventually(lambda: not fleet.pages.live.places.taken)
 
 
-async def test_a_viewer_who_does_not_read_keeps_no_memory_and_nobody_waiting() -> None:
+async def test_what_a_viewer_did_not_read_yet_is_each_guest_once() -> None:
+    viewer = Viewer()
+    for turn in range(600):
+        viewer.note("vm-a", f"vm-{turn % 2}")
+    assert await viewer.something_new(BOUND_SECONDS)
+    assert viewer.take(600) == ["vm-a", "vm-0", "vm-1"]
+    assert not await viewer.something_new(0)
+
+
+async def test_a_viewer_who_does_not_read_keeps_nobody_waiting() -> None:
     async with running_fleet(limits=ClientLimits(stall_seconds=0.5)) as fleet:
         await fleet.add("vm-a", Answers(gpus=h200s(8)))
         _, slow = await connect(fleet.address)
@@ -100,15 +109,12 @@ async def test_a_viewer_who_does_not_read_keeps_no_memory_and_nobody_waiting() -
         slow.write(request("/events"))
         async with watching(fleet) as events:
             await events.until("rows", "vm-a")
-            known = fleet.pages.guest_answers.get("vm-a")
-            assert known is not None
+            entry = fleet.directory.known("vm-a")
             # Enough changes to fill every buffer on the way to the slow one; to the other one they come as before.
             for turn in range(600):
-                known.version += 1
-                fleet.pages.live._note("vm-a")
+                fleet.directory.replace(replace(entry, labels={"turn": str(turn)}))
                 if turn % 20 == 0:
                     await events.until("rows", "vm-a")
-        assert all(len(viewer._unseen) <= 1 for viewer in fleet.pages.live._viewers)
         await close(slow)
 
 

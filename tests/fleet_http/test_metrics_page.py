@@ -142,7 +142,7 @@ async def test_the_last_answer_outlives_its_guest_for_a_while_with_its_age() -> 
 async def settled(fleet: Fleet) -> None:
     """Return once no guest is being looked at."""
     guest_answers = fleet.pages.guest_answers
-    await eventually(lambda: not guest_answers._looking)
+    await eventually(lambda: not guest_answers.looking)
 
 
 async def test_a_guest_behind_a_reused_address_inherits_nothing() -> None:

@@ -101,7 +101,7 @@ async def test_a_stream_ends_when_its_token_is_taken_away_and_gives_its_place_ba
         while (event := await events.next())[0] != "end":
             seen.append(event)
         assert "vm-c" not in str(seen)
-        await eventually(lambda: not fleet.pages.live._places.taken)
+        await eventually(lambda: not fleet.pages.live.places.taken)
         await close(writer)
         assert (await get(fleet.address, "/metrics", headers=bearer("scraper"))).status == 401
 
@@ -133,5 +133,5 @@ async def test_a_dashboard_that_has_nothing_to_say_ends_when_its_token_is_taken_
         fleet.parts.access.replace(rules())
         # By what changed: a pulse, which is the first thing that would be sent, comes after this wait.
         assert await asyncio.wait_for(events.next(), PULSE_SECONDS / 3) == ("end", None)
-        assert fleet.pages.live._places.taken == 0
+        assert fleet.pages.live.places.taken == 0
         await close(writer)

@@ -101,11 +101,12 @@ def test_what_a_guest_can_make_the_proxy_remember_is_bounded() -> None:
     for turn in range(10):
         cards = [GpuDevice(index=n, uuid=f"{turn}-{n}-{'x' * 10_000}", utilization_gpu=1) for n in range(1000)]
         history.note("vm-a", cards)
-    held = history._guests["vm-a"]
-    assert len(held) == CARDS_LIMIT
-    assert max(map(len, held)) < 200
+        assert [bool(history.of("vm-a", each)) for each in cards] == [n < CARDS_LIMIT for n in range(1000)]
+    assert not any(history.of("vm-a", GpuDevice(uuid=f"{turn}-0-{'x' * 10_000}")) for turn in range(9))
+    # Of a UUID the beginning is kept: one that differs later is the same card.
+    assert history.of("vm-a", GpuDevice(uuid=f"9-0-{'x' * 200}y"))
     history.forget("vm-a")
-    assert history._guests == {}
+    assert not any(history.of("vm-a", each) for each in cards)
 
 
 @settings(deadline=None)

@@ -37,21 +37,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scanned(folder: Path) -> GuestFolder:
-    return GuestFolder(folder, Directory(), allow_plaintext=False)
+def directory() -> Directory:
+    return Directory()
 
 
-def directory_of(scanned: GuestFolder) -> Directory:
-    return scanned._directory
+@pytest.fixture
+def scanned(folder: Path, directory: Directory) -> GuestFolder:
+    return GuestFolder(folder, directory, allow_plaintext=False)
 
 
-def test_only_toml_files_are_guests(folder: Path, scanned: GuestFolder) -> None:
+def test_only_toml_files_are_guests(folder: Path, directory: Directory, scanned: GuestFolder) -> None:
     (folder / "a.toml").write_text(guest("vm1", 3, "labels = { rack = '7' }\n"))
     (folder / ".a.toml.swp").write_text("nonsense")
     (folder / ".hidden.toml").write_text("nonsense")
     (folder / "README").write_text("nonsense")
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm1": "vsock:3:8000"}
+    assert known(directory) == {"vm1": "vsock:3:8000"}
     assert scanned.refused == {}
 
 
@@ -69,9 +70,8 @@ def test_only_toml_files_are_guests(folder: Path, scanned: GuestFolder) -> None:
     ],
 )
 def test_a_bad_file_is_refused_alone_and_its_last_good_version_stays(
-    folder: Path, scanned: GuestFolder, bad: str, reason: str, caplog: pytest.LogCaptureFixture
+    folder: Path, directory: Directory, scanned: GuestFolder, bad: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory = directory_of(scanned)
     directory.add(GuestEntry("taken", VsockAddress(99, 8000)))
     (folder / "a.toml").write_text(guest("vm1", 3))
     (folder / "b.toml").write_text(guest("vm2", 4))
@@ -92,67 +92,73 @@ def test_a_bad_file_is_refused_alone_and_its_last_good_version_stays(
     assert known(directory)["vm1"] == "vsock:5:8000"
 
 
-def test_two_guests_may_swap_their_addresses(folder: Path, scanned: GuestFolder) -> None:
+def test_two_guests_may_swap_their_addresses(folder: Path, directory: Directory, scanned: GuestFolder) -> None:
     (folder / "a.toml").write_text(guest("vm1", 3))
     (folder / "b.toml").write_text(guest("vm2", 4))
     scanned.scan()
     (folder / "a.toml").write_text(guest("vm1", 4))
     (folder / "b.toml").write_text(guest("vm2", 3))
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm1": "vsock:4:8000", "vm2": "vsock:3:8000"}
+    assert known(directory) == {"vm1": "vsock:4:8000", "vm2": "vsock:3:8000"}
 
 
-def test_a_guest_that_stops_leaves_its_address_to_one_that_starts(folder: Path, scanned: GuestFolder) -> None:
+def test_a_guest_that_stops_leaves_its_address_to_one_that_starts(
+    folder: Path, directory: Directory, scanned: GuestFolder
+) -> None:
     (folder / "z.toml").write_text(guest("old", 3))
     scanned.scan()
     (folder / "z.toml").write_text(guest("old", 3, "state = 'stopped'\n"))
     (folder / "a.toml").write_text(guest("new", 3))
     scanned.scan()
     assert scanned.refused == {}
-    assert len(directory_of(scanned)) == 2
+    assert len(directory) == 2
 
 
-def test_the_second_of_two_files_with_one_address_is_refused_until_the_first_is_gone(folder: Path, scanned: GuestFolder) -> None:
+def test_the_second_of_two_files_with_one_address_is_refused_until_the_first_is_gone(
+    folder: Path, directory: Directory, scanned: GuestFolder
+) -> None:
     (folder / "a.toml").write_text(guest("vm1", 3))
     (folder / "b.toml").write_text(guest("vm2", 3))
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm1": "vsock:3:8000"}
+    assert known(directory) == {"vm1": "vsock:3:8000"}
     assert "b.toml" in scanned.refused
     (folder / "a.toml").unlink()
     scanned.scan()
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm2": "vsock:3:8000"}
+    assert known(directory) == {"vm2": "vsock:3:8000"}
 
 
-def test_a_file_may_change_its_guest_and_a_guest_its_file(folder: Path, scanned: GuestFolder) -> None:
+def test_a_file_may_change_its_guest_and_a_guest_its_file(folder: Path, directory: Directory, scanned: GuestFolder) -> None:
     (folder / "a.toml").write_text(guest("vm1", 3))
     scanned.scan()
     (folder / "a.toml").write_text(guest("vm2", 3))
     (folder / "b.toml").write_text(guest("vm1", 4))
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm1": "vsock:4:8000", "vm2": "vsock:3:8000"}
+    assert known(directory) == {"vm1": "vsock:4:8000", "vm2": "vsock:3:8000"}
     (folder / "a.toml").rename(folder / "c.toml")
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm1": "vsock:4:8000", "vm2": "vsock:3:8000"}
+    assert known(directory) == {"vm1": "vsock:4:8000", "vm2": "vsock:3:8000"}
 
 
-def test_a_folder_that_is_gone_keeps_its_guests(folder: Path, scanned: GuestFolder) -> None:
+def test_a_folder_that_is_gone_keeps_its_guests(folder: Path, directory: Directory, scanned: GuestFolder) -> None:
     (folder / "a.toml").write_text(guest("vm1", 3))
     scanned.scan()
     shutil.rmtree(folder)
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm1": "vsock:3:8000"}
+    assert known(directory) == {"vm1": "vsock:3:8000"}
     assert "cannot be read" in scanned.refused[""]
     assert scanned.state == SourceState(readable=False, refused=0)
 
 
-def test_a_named_pipe_and_a_folder_are_refused_and_nothing_waits_for_them(folder: Path, scanned: GuestFolder) -> None:
+def test_a_named_pipe_and_a_folder_are_refused_and_nothing_waits_for_them(
+    folder: Path, directory: Directory, scanned: GuestFolder
+) -> None:
     os.mkfifo(folder / "pipe.toml")
     (folder / "dir.toml").mkdir()
     (folder / "lost.toml").symlink_to("/no/such/file")
     (folder / "a.toml").write_text(guest("vm1", 3))
     scanned.scan()
-    assert known(directory_of(scanned)) == {"vm1": "vsock:3:8000"}
+    assert known(directory) == {"vm1": "vsock:3:8000"}
     assert set(scanned.refused) == {"pipe.toml", "dir.toml", "lost.toml"}
 
 
@@ -196,16 +202,15 @@ def test_ten_thousand_guests_that_each_want_the_address_of_the_next_are_refused_
 
 
 @pytest.fixture
-async def watched(folder: Path) -> AsyncIterator[GuestFolder]:
-    watching = GuestFolder(folder, Directory(), allow_plaintext=False)
-    await watching.start()
-    yield watching
-    await watching.close()
+async def watched(scanned: GuestFolder) -> AsyncIterator[GuestFolder]:
+    await scanned.start()
+    yield scanned
+    await scanned.close()
 
 
-async def test_changes_are_seen_by_themselves(folder: Path, watched: GuestFolder) -> None:
+@pytest.mark.usefixtures("watched")
+async def test_changes_are_seen_by_themselves(folder: Path, directory: Directory) -> None:
     told: asyncio.Queue[tuple[GuestEntry | None, GuestEntry | None]] = asyncio.Queue()
-    directory = directory_of(watched)
     directory.subscribe(lambda before, after: told.put_nowait((before, after)))
     names = [f"{number}.toml" for number in range(3)]
     random.shuffle(names)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
+import grpc
 import pytest
 
-from guest_fleet.v1 import fleet_pb2
+from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.errors import SettingsError
+from tests.proxy.running import running_proxy
 from vmm_proxy.config import read_setup
 from vmm_proxy.directory.directory import Directory
 from vmm_proxy.directory.folder import GuestFolder
 from vmm_proxy.directory.registered import RegisteredGuests
-from vmm_proxy.services.directory_service import DirectoryService
 
 ALIKE = {"ops-managed": "1", "ops.managed": "2", "ops_managed": "3", "rack": "7"}
 TOML = "labels = {" + ", ".join(f"'{key}' = '{value}'" for key, value in ALIKE.items()) + "}\n"
@@ -38,15 +40,17 @@ def test_a_file_of_the_folder_is_refused_alone(tmp_path: Path) -> None:
     assert [entry.id for entry in directory.after()] == ["vm2"]
 
 
-def test_the_registered_file_and_a_vmm_that_registers_are_refused_too(tmp_path: Path) -> None:
+async def test_the_registered_file_and_a_vmm_that_registers_are_refused_too(tmp_path: Path, sockets: Path) -> None:
     file = tmp_path / "registered.json"
     file.write_text(json.dumps({"guests": [{"id": "vm1", "address": "unix:/a", "labels": ALIKE}]}))
     registered = RegisteredGuests(file, Directory(), allow_plaintext=False)
     with pytest.raises(SettingsError) as caught:
-        registered.load()
+        await asyncio.to_thread(registered.load)
     assert str(caught.value) == f"{file}: guests[0].{TOLD}"
-    with pytest.raises(SettingsError) as caught:
-        DirectoryService(registered, allow_plaintext=False)._entry(
-            fleet_pb2.GuestEntry(id="vm1", address="unix:/a", labels=ALIKE)
-        )
-    assert str(caught.value) == f"guest.{TOLD}"
+    async with running_proxy(sockets / "proxy", registered=registered) as proxy:
+        entry = fleet_pb2.GuestEntry(id="vm1", address="unix:/a", labels=ALIKE)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await fleet_pb2_grpc.DirectoryServiceStub(proxy.channel).RegisterGuest(
+                fleet_pb2.RegisterGuestRequest(guest=entry), timeout=5
+            )
+    assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, f"guest.{TOLD}")

@@ -64,8 +64,8 @@ class GuestAnswers:
         }
         self._ordered: tuple[LastKnown, ...] | None = None
         self._pace = Pace()
-        # Waiting for their refresh or in it.
-        self._looking: set[LastKnown] = set()
+        # Waiting for their refresh or in it; for others to read.
+        self.looking: set[LastKnown] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: set[_Wait] = set()
         self._listeners: list[Listener] = []
@@ -91,12 +91,12 @@ class GuestAnswers:
         now = self.clock()
         due: list[LastKnown] = []
         for guest in guests:
-            if guest not in self._looking and now - guest.asked_at >= LOOK_AGAIN_SECONDS:
+            if guest not in self.looking and now - guest.asked_at >= LOOK_AGAIN_SECONDS:
                 guest.asked_at = now
                 due.append(guest)
-        self._looking.update(due)
+        self.looking.update(due)
         for guest in guests:
-            if guest in self._looking:
+            if guest in self.looking:
                 wait.add(guest)
         self._waits.add(wait)
         try:
@@ -130,7 +130,7 @@ class GuestAnswers:
             self._ask(guest, guest.system, "SysInfo", SystemInfo, deadline),
         )
         guest.look_seconds = self.clock() - started
-        self._looking.discard(guest)
+        self.looking.discard(guest)
         self._tell(guest)
 
     def _look_at_containers(self, guest: LastKnown) -> None:

@@ -48,19 +48,20 @@ class LiveFleet:
         self._answers = guest_answers
         self._view = view
         self._stopping = stopping
-        self._viewers: set[_Viewer] = set()
-        self._places = StreamPlaces(STREAMS_AT_ONCE, "dashboards")
+        self._viewers: set[Viewer] = set()
+        # One for each viewer.
+        self.places = StreamPlaces(STREAMS_AT_ONCE, "dashboards")
         self._poller: asyncio.Task[None] | None = None
         directory.subscribe(self._entry_changed)
         guest_answers.subscribe(self._looked)
 
     async def answer(self, request: Request) -> Response:
         """The stream of one viewer."""
-        give_back = self._places.take(request)
+        give_back = self.places.take(request)
         if request.method == "HEAD":
             give_back()
             return Response(media_type="text/event-stream")
-        viewer = _Viewer()
+        viewer = Viewer()
         self._viewers.add(viewer)
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll(), name="live fleet")
@@ -76,7 +77,7 @@ class LiveFleet:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._poller
 
-    def _leave(self, viewer: _Viewer, give_back: Callable[[], None]) -> None:
+    def _leave(self, viewer: Viewer, give_back: Callable[[], None]) -> None:
         give_back()
         self._viewers.discard(viewer)
         if not self._viewers:
@@ -87,7 +88,7 @@ class LiveFleet:
             await self._answers.bring_up_to_date(self._answers.guests(), LOOK_SECONDS)
             await asyncio.sleep(LIVE_SECONDS)
 
-    async def _events(self, viewer: _Viewer) -> AsyncGenerator[bytes, None]:
+    async def _events(self, viewer: Viewer) -> AsyncGenerator[bytes, None]:
         entries = self._view.entries()
         yield f"retry: {RETRY_MILLISECONDS}\n\n".encode() + _event("guests", [entry.id for entry in entries])
         # A stopped guest is not looked at, and may have changed since the page was made.
@@ -119,7 +120,7 @@ class LiveFleet:
             viewer.note(guest_id)
 
 
-class _Viewer:
+class Viewer:
     """The guests that changed since they were last sent to one viewer, in the order of their changes."""
 
     def __init__(self) -> None:
@@ -127,11 +128,13 @@ class _Viewer:
         self._new = asyncio.Event()
 
     def note(self, *guest_ids: str) -> None:
+        """These changed."""
         self._unseen.update(dict.fromkeys(guest_ids))
         if self._unseen:
             self._new.set()
 
     async def something_new(self, seconds: float) -> bool:
+        """Whether something changed, waited for at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._new.wait()
@@ -140,6 +143,7 @@ class _Viewer:
         return True
 
     def take(self, count: int) -> list[str]:
+        """Up to `count` of them, which are sent now."""
         taken = list(self._unseen)[:count]
         for guest_id in taken:
             del self._unseen[guest_id]
