@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, MigInstance, SystemInfo
+from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, GpuProcess, MigInstance, SystemInfo
 from guest_contract import card_values, health, system_values, words
-from guest_contract.card_fields import BASE, GROUPS, HEALTH, MIG, ROWS, page_title
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, MEMORY_LIMIT_BYTES, MIG, PROCESSES, ROWS, page_title
 from guest_contract.card_row import BAR, GUEST_PAGE, TEXT, WITHIN
 from guest_metrics.guest import SHORT_ID_LENGTH, display_name
 from guest_transport.http import formats
@@ -99,7 +99,7 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
 
 # What has a place of its own on the page.
 _ON_PAGE = tuple(row for row in ROWS if row.shown != WITHIN and GUEST_PAGE not in row.not_on)
-# Of a card's XIDs and instances; a healthy one has none of the first and seven of the others at most.
+# Of a card's XIDs, instances and processes; a healthy one has none of the first and seven of the second at most.
 LISTED = 16
 
 
@@ -133,6 +133,9 @@ def _groups(device: GpuDevice, card: card_values.CardValues) -> Iterator[tuple[s
         if group == MIG:
             instances = [_instance(each) for each in device.mig_instances[: LISTED + 1]]
             known += _listed(instances, len(device.mig_instances))
+        if group == PROCESSES:
+            processes = [_process(each) for each in device.process_list[: LISTED + 1]]
+            known += _listed(processes, len(device.process_list))
         if known:
             yield group, tuple(known)
 
@@ -146,6 +149,12 @@ def _instance(instance: MigInstance) -> tuple[str, str]:
     used, total = card_values.instance_memory(instance)
     title = f"Instance {instance.gpu_instance} {formats.text(instance.profile)}".strip()
     return title, words.part_of(words.size(used), words.size(total))
+
+
+def _process(process: GpuProcess) -> tuple[str, str]:
+    used = process.used_memory_bytes if process.HasField("used_memory_bytes") else None
+    title = f"Process {process.pid} {formats.text(process.name)}".strip()
+    return title, words.size(used if used is not None and used <= MEMORY_LIMIT_BYTES else None)
 
 
 def system_view(info: SystemInfo) -> SystemView:

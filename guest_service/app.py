@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guest_service.api import GuestApi
-from guest_service.config import GuestConfig, grpc_addresses, http_address, kernel_log_path, needs_restart
+from guest_service.config import GuestConfig, grpc_addresses, http_address, kernel_log_path, needs_restart, process_names_root
 from guest_service.host_facts.containers import ENGINE_SOCKETS, ContainerEngine
 from guest_service.host_facts.errors import PartLog
 from guest_service.host_facts.identity import Identity
@@ -211,6 +211,7 @@ def _telemetry(config: GuestConfig) -> GpuTelemetry:
         first_sample_timeout_seconds=gpu.first_sample_timeout_seconds,
         refresh=gpu.refresh,
         groups=gpu.groups,
+        process_names=process_names_root(config),
         kernel_log=kernel_log_path(config),
     )
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 import click
 
+from guest_contract.card_fields import GROUPS
 from guest_transport.errors import StartError
 from guest_transport.process.logs import escape
 
@@ -160,17 +161,21 @@ def check_config(config: Path) -> int:
 @click.option(
     "--groups",
     metavar="LIST",
-    help="Ask for these groups of values beside the base values, with commas between: "
-    "identity, serial, limits, activity, health, cc, mig, throughput, processes.",
+    help=f"Ask for these groups of values beside the base values, with commas between: {', '.join(GROUPS)}.",
 )
-def gpu_info(simulate: str | None, nvml_library: str | None, groups: str | None) -> int:
+@click.option(
+    "--process-names",
+    metavar="DIR",
+    help="Tell the names of the processes in the group processes, read from this procfs (/proc).",
+)
+def gpu_info(simulate: str | None, nvml_library: str | None, groups: str | None, process_names: str | None) -> int:
     """Take one GPU sample and print it as a line of JSON: the contract's GpuInfoResponse.
 
     Exit status: 0 with a result ("no driver" is one), 1 stdout cannot be written, 2 misuse, or a rack that is refused.
     """
     from guest_service.collector import gpu_info as collector  # noqa: PLC0415 -- normally answered before this module
 
-    given = {"--simulate": simulate, "--nvml-library": nvml_library, "--groups": groups}
+    given = {"--simulate": simulate, "--nvml-library": nvml_library, "--groups": groups, "--process-names": process_names}
     return collector.main([word for name, value in given.items() if value is not None for word in (name, value)])
 
 

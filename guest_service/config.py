@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from guest_contract.card_fields import DEFAULT_GROUPS, GROUPS, PROCESSES
 from guest_transport.addresses import Address, AddressError, TcpAddress, UnixAddress, parse_address
 from guest_transport.errors import SettingsError
 from guest_transport.settings.read import HostName, read_settings
@@ -23,9 +24,12 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
 # What `gpu.simulate` leaves unread: the machine's log says nothing about a rack.
 KERNEL_LOG = "/dev/kmsg"
+# One of the groups of the table.
+if TYPE_CHECKING:
+    Group = str
+else:
+    Group = Literal[GROUPS]
 # IFNAMSIZ less its terminating zero (linux/if.h).
-# The groups of guest_contract.card_fields.
-Group = Literal["identity", "serial", "limits", "activity", "health", "cc", "mig", "throughput", "processes"]
 InterfacePrefix = Annotated[str, msgspec.Meta(min_length=1, max_length=15)]
 
 
@@ -77,7 +81,10 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     refresh: Literal["ahead", "lazy"] = "ahead"
     # Which groups of values are asked of each card beside the base values; [] asks for none. In a confidential VM each of them leaves the
     # protected domain.
-    groups: tuple[Group, ...] = ("identity", "limits", "activity", "health", "cc", "mig")
+    groups: tuple[Group, ...] = DEFAULT_GROUPS
+    # Tell the names of the processes in the group "processes", as the kernel has them (15 bytes, chosen by the process). Off, because names
+    # say what a tenant runs. The unit must then see other users' processes: ProtectProc=default.
+    process_names: bool = False
     # Load NVML from exactly this file. Unset: the loader finds libnvidia-ml.so.1.
     nvml_library: AbsolutePath | None = None
     # Show the cards of a rack (docs/simulator.md) in place of the machine's: its name, h200, h200x8, none, no-driver or
@@ -185,6 +192,8 @@ def load_config(file: Path | None, flags: Flags) -> GuestConfig:
         raise SettingsError(
             f"{where}: dstack.enabled: not together with [tls]: dstack's callers speak HTTP in the clear; leave one out"
         )
+    if config.gpu.process_names and PROCESSES not in config.gpu.groups:
+        raise SettingsError(f"{where}: gpu.process_names: names nothing without the group {PROCESSES!r} in gpu.groups")
     _addresses("--grpc", flags.grpc)
     if flags.http is not None:
         http_address(flags.http, "--http")
@@ -220,6 +229,11 @@ def kernel_log_path(config: GuestConfig) -> Path | None:
     """The log to read XIDs from; None where none is read."""
     named = config.host.kernel_log
     return None if named == "off" or (config.gpu.simulate is not None and named == KERNEL_LOG) else Path(named)
+
+
+def process_names_root(config: GuestConfig) -> Path | None:
+    """The procfs where names of processes are read; None where they are not told."""
+    return Path(config.host.procfs_root) if config.gpu.process_names else None
 
 
 def grpc_addresses(config: GuestConfig) -> list[Address]:

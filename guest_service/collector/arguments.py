@@ -11,12 +11,19 @@ Take one sample of the GPUs and print it as one line of JSON (the contract's Gpu
 
   --simulate RACK      sample a simulated rack: h200, h200x8, none, no-driver, sick-h200x8, or a TOML file
   --nvml-library FILE  load NVML from exactly this file instead of libnvidia-ml.so.1
-  --groups LIST        ask for these groups of values beside the base values, with commas between: identity, serial,
-                       limits, activity, health, cc, mig, throughput, processes
+  --groups LIST        ask for these groups of values beside the base values, with commas between:
+                       {groups}
+  --process-names DIR  tell the names of the processes in the group processes, read from this procfs (/proc)
   --help               show this text
 
-Exit status: 0 with a result ("no driver" is one), 1 when stdout cannot be written, 2 for wrong arguments or a refused rack.
-"""
+Exit status: 0 with a result ("no driver" is one), 1 when stdout cannot be written, 2 for wrong arguments or a refused rack."""
+
+
+def usage() -> str:
+    """The help; the groups are those of the table, which no sample waits for before NVML starts."""
+    from guest_contract.card_fields import GROUPS  # noqa: PLC0415 (as said)
+
+    return USAGE.format(groups=", ".join(GROUPS))
 
 
 class ArgumentsError(Exception):
@@ -26,18 +33,19 @@ class ArgumentsError(Exception):
 class Arguments:
     """What was asked for."""
 
-    __slots__ = ("ask_last", "groups", "help", "nvml_library", "parts_to", "simulate")
+    __slots__ = ("ask_last", "groups", "help", "nvml_library", "parts_to", "process_names", "simulate")
 
     def __init__(self) -> None:
         self.help = False
         self.simulate: str | None = None
         self.nvml_library: str | None = None
         self.groups: tuple[str, ...] = ()
+        self.process_names: str | None = None
         self.ask_last: tuple[str, ...] = ()
         self.parts_to: int | None = None
 
 
-TAKE_A_VALUE = ("--simulate", "--nvml-library", "--groups", "--ask-last", "--parts-to")
+TAKE_A_VALUE = ("--simulate", "--nvml-library", "--groups", "--process-names", "--ask-last", "--parts-to")
 
 
 def parse(argv: list[str]) -> Arguments:
@@ -79,6 +87,8 @@ def _take(found: Arguments, name: str, value: str) -> None:
         found.nvml_library = value
     elif name == "--groups":
         found.groups = tuple(dict.fromkeys(value.split(",")))
+    elif name == "--process-names":
+        found.process_names = value
     elif name == "--ask-last":
         found.ask_last = tuple(value.split(","))
         if not all(item == "-" or item.isdecimal() for item in found.ask_last):

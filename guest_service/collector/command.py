@@ -17,16 +17,24 @@ START = Path(__file__).with_name("start.py")
 
 
 def collector_command(
-    *, nvml_library: Path | None = None, simulate: str | None = None, groups: Sequence[str] = (), parent: int = 0
+    *,
+    nvml_library: Path | None = None,
+    simulate: str | None = None,
+    groups: Sequence[str] = (),
+    process_names: Path | None = None,
+    parent: int = 0,
 ) -> list[str]:
     """The argument list that takes one sample as fast as possible; the same behaviour as `guest-service gpu-info`.
 
     A simulated rack wins over a library: it is the more particular wish. Paths become absolute, so that the working directory is free.
-    `groups` are asked beside the base values. `parent` is the pid of the only process that a sample is of use to, 0 for whoever starts it.
+    `groups` are asked beside the base values. `process_names` is the procfs where names of processes are read, None: nowhere. `parent` is
+    the pid of the only process that a sample is of use to, 0 for whoever starts it.
     """
     command = [sys.executable, "-I", "-S", str(START), binding_file(sys.path), str(parent)]
     if groups:
         command += ["--groups", ",".join(groups)]
+    if process_names is not None:
+        command += ["--process-names", str(process_names.absolute())]
     if simulate is not None:
         return [*command, "--simulate", simulate if simulate in BUILT_IN_RACKS else str(Path(simulate).absolute())]
     if nvml_library is not None:

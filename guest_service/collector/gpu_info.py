@@ -7,7 +7,7 @@ always prints a result when it can name what went wrong; an exception that gets 
 
 import sys
 
-from guest_service.collector.arguments import USAGE, Arguments, ArgumentsError, parse
+from guest_service.collector.arguments import Arguments, ArgumentsError, parse, usage
 from guest_service.collector.beside import Beside
 from guest_service.collector.line import Output, complain, to_json
 from guest_service.collector.loaded_library import DEFAULT_LIBRARY, Library
@@ -35,7 +35,7 @@ def main(argv: list[str], binding: str | None = None) -> int:
     # Before the library is loaded: its own start may hang as well.
     _die_on_interrupt()
     if arguments.help:
-        return output.write(USAGE.rstrip("\n"))
+        return output.write(usage())
     sink = Whole(arguments.groups) if arguments.parts_to is None else Parts(arguments.parts_to)
     if arguments.simulate is not None:
         return _sample_rack(arguments, sink, output)
@@ -60,7 +60,8 @@ def sample_cards(arguments: Arguments, sink: "Whole | Parts", output: Output, bi
         from guest_service.collector.nvml_lists import NvmlDriver  # noqa: PLC0415
         from guest_service.collector.sample import take_sample  # noqa: F401, PLC0415 (to have it loaded)
 
-        return NvmlDriver(library, load_binding(binding_file(sys.path) if binding is None else binding), sink.calls)
+        loaded = load_binding(binding_file(sys.path) if binding is None else binding)
+        return NvmlDriver(library, loaded, sink.calls, arguments.process_names)
 
     prepared = Beside(prepare)
     sink.at(None, "start")
@@ -103,7 +104,8 @@ def _sample_rack(arguments: Arguments, sink: "Whole | Parts", output: Output) ->
     except RackError as error:
         complain(str(error))
         return WRONG_USE
-    take_sample(SimulatedDriver(rack, calls=sink.calls), sink, complain, arguments.ask_last, arguments.groups)
+    driver = SimulatedDriver(rack, calls=sink.calls, process_names=arguments.process_names is not None)
+    take_sample(driver, sink, complain, arguments.ask_last, arguments.groups)
     return _finish(sink, output)
 
 

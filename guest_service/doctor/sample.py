@@ -10,6 +10,7 @@ from guest_api import guest_api_pb2
 from guest_contract.health import Level, judge_card
 from guest_contract.pci_address import PciAddress
 from guest_service.collector.command import collector_command
+from guest_service.config import process_names_root
 from guest_service.doctor.cards import cards_for_nvml
 from guest_service.doctor.machine import Guest
 from guest_service.inventory import Card
@@ -50,7 +51,10 @@ async def examine_sample(guest: Guest) -> Sequence[Finding]:
         return [note("not taken: the kernel module is not loaded (see driver)")]
     gpu = guest.config.gpu
     library = None if gpu.nvml_library is None else Path(gpu.nvml_library)
-    command = collector_command(nvml_library=library, simulate=gpu.simulate, groups=gpu.groups, parent=os.getpid())
+    names = process_names_root(guest.config)
+    command = collector_command(
+        nvml_library=library, simulate=gpu.simulate, groups=gpu.groups, process_names=names, parent=os.getpid()
+    )
     sampler = Sampler(command, timeout_seconds=gpu.sample_timeout_seconds)
     try:
         outcome = await sampler.sample()

@@ -51,6 +51,7 @@ class _MigInstance(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 class _Process(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     pid: int
     used_memory_bytes: int | None = None
+    name: str | None = None
 
 
 _TYPES = {TEXT_VALUE: str, FLAG: bool}

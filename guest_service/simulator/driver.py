@@ -39,7 +39,10 @@ def _boottime() -> float:
 
 
 class SimulatedDriver:
-    """The driver of one rack; `now` and `sleep` are the clock it lives by, `calls` is called before each question."""
+    """The driver of one rack; `now` and `sleep` are the clock it lives by, `calls` is called before each question.
+
+    Without `process_names` the names of processes that the rack has are not told, as a machine's are not.
+    """
 
     def __init__(
         self,
@@ -47,9 +50,12 @@ class SimulatedDriver:
         now: Callable[[], float] = _boottime,
         sleep: Callable[[float], None] = time.sleep,
         calls: Callable[[str], object] = lambda _: None,
+        *,
+        process_names: bool = False,
     ) -> None:
         self._rack = rack
         self._about_to = calls
+        self._untold = () if process_names else ("name",)
         self._cards = tuple(card for card in rack.cards if card.listed)
         self._now = now
         self._sleep = sleep
@@ -109,7 +115,8 @@ class SimulatedDriver:
 
     def ask_list(self, question: str, device: int) -> tuple[list[dict[str, Any]], str]:
         """The question's entries as in the rack."""
-        return [dict(entry) for entry in self._card(device, question).lists.get(question, ())], ""
+        entries = self._card(device, question).lists.get(question, ())
+        return [{name: value for name, value in entry.items() if name not in self._untold} for entry in entries], ""
 
     def power_limit(self, device: int) -> int:
         """As in the rack, also where the group's question is to fail there: the judgement of power is no question of its own."""

@@ -229,6 +229,7 @@ def _process(table: Table) -> Mapping[str, Value]:
     found: dict[str, Value] = {
         "pid": table.integer("pid", 1, PID_LIMIT),
         "used_memory_bytes": table.integer("used_memory_bytes", 0, MEMORY_LIMIT_BYTES),
+        "name": table.text("name", PRINTABLE, PRINTABLE_MEANING),
     }
     return _entry(table, found, "pid", "NVML names each process by it")
 

@@ -34,19 +34,22 @@ def build_telemetry(
     first_sample_timeout_seconds: float = 0.0,
     refresh: Literal["ahead", "lazy"] = "ahead",
     groups: Sequence[str] = (),
+    process_names: Path | None = None,
     collector: Sequence[str] | None = None,
     kernel_log: Path | None = None,
     clock: Clock = boottime,
 ) -> GpuTelemetry:
     """Telemetry of the cards under `sysfs`, or of a rack; reads files, so it belongs before the serving begins.
 
-    `groups` are asked in addition to the base values. `collector` is the argument list that takes one sample, collector_command()
-    with the library or the rack when it is not given.
+    `groups` are asked in addition to the base values, `process_names` is the procfs for names of processes. `collector` is the argument
+    list that takes one sample, collector_command() with the library or the rack when it is not given.
     `kernel_log` is where XIDs are read; None: nowhere.
     """
     if collector is None:
         rack = None if simulate is None else simulate.name
-        collector = collector_command(nvml_library=nvml_library, simulate=rack, groups=groups, parent=os.getpid())
+        collector = collector_command(
+            nvml_library=nvml_library, simulate=rack, groups=groups, process_names=process_names, parent=os.getpid()
+        )
     return GpuTelemetry(
         Gate(facts_of(sysfs) if simulate is None else simulated_facts(simulate), clock),
         Sampler(

@@ -50,7 +50,8 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     sample_timeout_seconds = 3
     first_sample_timeout_seconds = 200
     refresh = "lazy"
-    groups = []
+    groups = ["processes"]
+    process_names = true
     nvml_library = "/opt/libnvidia-ml.so.1"
     simulate = "h200"
     [host]
@@ -80,7 +81,7 @@ def test_every_key_of_the_file_arrives(tmp_path: Path) -> None:
     assert msgspec.to_builtins(config) == tomllib.loads(text) | {
         "grpc": {"listen": ("vsock:any:8000", "127.0.0.1:0"), "vsock_cids": (1, 2)},
         "http": {**tomllib.loads(text)["http"], "host_names": ("guest1.example",)},
-        "gpu": {**tomllib.loads(text)["gpu"], "groups": ()},
+        "gpu": {**tomllib.loads(text)["gpu"], "groups": ("processes",)},
         "host": {**tomllib.loads(text)["host"], "data_disks": ("/", "/data"), "extra_interface_prefixes": ("ib",)},
         "power": {"allow_shutdown": False, "shutdown_command": ("poweroff", "-f")},
     }
@@ -110,6 +111,8 @@ def test_the_example_is_whole_and_says_the_defaults() -> None:
         ("[grpc]\nvsock_cids = [4294967295]", ["grpc.vsock_cids", "<= 4294967294"]),
         ("[gpu]\ngroups = ['health', 'heath']", ["gpu.groups", "'heath'"]),
         ("[gpu]\ngroups = 'health'", ["gpu.groups", "array"]),
+        ("[gpu]\nprocess_names = true", ["gpu.process_names", "the group 'processes' in gpu.groups"]),
+        ("[gpu]\ngroups = ['processes']\nprocess_names = '/proc'", ["gpu.process_names", "bool"]),
         ("[gpu]\nttl = 1", ["gpu.ttl", "unknown"]),
         ("[gpu]\nsample_ttl_seconds = 0", ["gpu.sample_ttl_seconds", "> 0"]),
         ("[gpu]\nsample_ttl_seconds = -1.5", ["gpu.sample_ttl_seconds", "> 0"]),

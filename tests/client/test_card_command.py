@@ -13,7 +13,7 @@ import pytest
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, GpuProcess, MigInstance, XidCount
 from guest_client.guestctl.cli import run
 from guest_client.guestctl.output.card_view import LIST_LIMIT
-from guest_contract.card_fields import QUESTIONS_OF, ROWS
+from guest_contract.card_fields import GROUPS, ROWS
 from guest_contract.card_row import TEXT_VALUE, Field
 from tests.client.fake_proxy import Fleet, Guest
 from tests.guest_contract.test_health import healthy
@@ -105,11 +105,11 @@ def test_unset_and_not_asked_are_said_differently(capsys: pytest.CaptureFixture[
     text = _shown(capsys, "vm1", "1")
     sections = _sections(text)
     assert "ECC errors corrected, in all –" in sections["health"]  # noqa: RUF001 - a dash
-    not_asked = [group for group in QUESTIONS_OF if group not in {"base", "health", "mig"}]
+    not_asked = [group for group in GROUPS if group not in {"health", "mig"}]
     assert f"not asked: {', '.join(not_asked)} (" in text
     assert not sections.keys() & set(not_asked)
     groups = json.loads(_shown(capsys, "vm1", "1", "-o", "json"))["groups"]
-    assert [group for group in QUESTIONS_OF if groups[group] is None] == not_asked
+    assert [group for group in GROUPS if groups[group] is None] == not_asked
     assert groups["health"]["ecc_corrected_aggregate"] is None
     rows = {row["name"]: row["state"] for row in csv.DictReader(io.StringIO(_shown(capsys, "vm1", "1", "-o", "csv")))}
     assert (rows["ecc_corrected_aggregate"], rows["power_limit_mw"]) == ("unset", "not asked")
@@ -159,7 +159,7 @@ def test_a_hostile_card_is_short_drives_no_terminal_and_is_whole_in_json(
     hostile = GpuDevice(index=0, uuid=long, pci_bus_id=long, name=long, errors=[long] * 100, power_limit_mw=2**32 - 1)
     hostile.xids.extend(XidCount(xid=number, count=2**64 - 1, last_age_ms=2**64 - 1) for number in range(10_000))
     hostile.mig_instances.extend(MigInstance(uuid=long, memory_used_bytes=2**64 - 1) for _ in range(500))
-    hostile.process_list.extend(GpuProcess(pid=number, name="[red]a[/red]") for number in range(500))
+    hostile.process_list.extend(GpuProcess(pid=number, name=f"[red]a[/red]{long}") for number in range(500))
     fleet.guests["vm1"] = Guest(GpuInfoResponse(gpus=[hostile], driver_version=long))
     text = _shown(capsys, "vm1", "0")
     assert all(line.isprintable() for line in text.split("\n"))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from guest_metrics.exposition import Format
@@ -104,6 +105,35 @@ async def test_while_the_collector_hangs_the_page_still_has_cpu_memory_and_disk_
             assert any(name == "dstack_guest_disk_total_bytes" for name, _ in samples)
             assert at("dstack_gpu_nvml_up") not in samples
         assert min(took) < 0.1
+
+
+BUSY_RACK = """
+[[card]]
+uuid = "GPU-0"
+pci_bus_id = "00000000:01:00.0"
+[[card.process_list]]
+pid = 4242
+used_memory_bytes = 1073741824
+name = "<b>train</b>"
+"""
+
+
+async def test_processes_are_on_the_page_by_id_and_by_name_only_where_the_operator_asks_for_names(tmp_path: Path) -> None:
+    (tmp_path / "busy.toml").write_text(BUSY_RACK)
+    pages = []
+    for names in ("", "process_names = true\n"):
+        config = f'{ALL_ON}[gpu]\ngroups = ["processes"]\n{names}'
+        async with agent(tmp_path, simulate=str(tmp_path / "busy.toml"), config=config) as (address, _):
+            await eventually(partial(_shows, address, "Process 4242"), START_SECONDS)
+            pages.append((await get(address, "/")).text)
+    assert ["Process 4242" in page for page in pages] == [True, True]
+    assert ["train" in page for page in pages] == [False, True]
+    assert "Process 4242 &lt;b&gt;train&lt;/b&gt;" in pages[1]
+    assert "<b>train" not in pages[1]
+
+
+async def _shows(address: TcpAddress, words: str) -> bool:
+    return words in (await get(address, "/")).text
 
 
 async def test_a_guest_without_a_card_is_ready_at_once(tmp_path: Path) -> None:

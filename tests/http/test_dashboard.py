@@ -111,15 +111,20 @@ def test_an_impossible_value_is_a_dash_with_its_reason_and_hides_no_other() -> N
     assert view.errors == ("utilization: gpu 4000000000 % is over 100", "power: 4294967295 mW is over 5000000")
 
 
-def test_xids_and_instances_stand_in_their_groups_as_far_as_anybody_reads() -> None:
+def test_xids_instances_and_processes_stand_in_their_groups_as_far_as_anybody_reads() -> None:
     device = GpuDevice(mig_enabled=True)
     for number in range(5_000):
         device.xids.add(xid=number, count=2)
         device.mig_instances.add(gpu_instance=number, profile="1g.18gb", memory_total_bytes=2**64 - 1)
+        device.process_list.add(pid=number, used_memory_bytes=2**64 - 1, name="\x1b[2J\u202e" * 1000)
     groups = dict(card_view(device).groups)
     assert groups["health"][0] == ("XID 0", "2 times")
     assert groups["mig"][1] == ("Instance 0 1g.18gb", words.UNKNOWN)
-    assert groups["health"][-1] == groups["mig"][-1] == ("Further ones", "4984")
+    assert groups["health"][-1] == groups["mig"][-1] == groups["processes"][-1] == ("Further ones", "4984")
+    title, used = groups["processes"][0]
+    assert (title[:12], used) == ("Process 0 \\x", words.UNKNOWN)
+    assert title.isprintable()
+    assert len(title) < 3000
 
 
 def test_of_thousands_of_errors_a_page_has_the_first_ones_and_says_how_many_more() -> None:

@@ -577,10 +577,11 @@ nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned l
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos)
 {
-    unsigned int room = *infoCount;
-    nvmlReturn_t code = one_number(FN_nvmlDeviceGetComputeRunningProcesses_v3, device, 2, infoCount);
+    unsigned int room = *infoCount, count = 2, pid = 4242;
+    struct out outs[] = {{"value", &count, sizeof count}, {"pid", &pid, sizeof pid}};
+    nvmlReturn_t code = query(FN_nvmlDeviceGetComputeRunningProcesses_v3, index_of(device), outs, LENGTH(outs), &count, infoCount, sizeof count);
     for (unsigned int i = 0; code == NVML_SUCCESS && i < *infoCount && i < room; i++) {
-        infos[i].pid = 4242 + i;
+        infos[i].pid = pid + i;
         infos[i].usedGpuMemory = i == 0 ? 1073741824 : (unsigned long long)NVML_VALUE_NOT_AVAILABLE;
     }
     return code == NVML_SUCCESS && *infoCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : code;

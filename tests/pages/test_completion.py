@@ -20,7 +20,7 @@ LINES = {
 }
 CASES = [
     ("guest-service", ["ser"], {"serve"}),
-    ("guest-service", ["gpu-info", "--"], {"--simulate", "--nvml-library", "--groups", "--help"}),
+    ("guest-service", ["gpu-info", "--"], {"--simulate", "--nvml-library", "--groups", "--process-names", "--help"}),
     ("guest-service", ["boot-gate", "--p"], {"--policy"}),
     ("vmm-proxy", ["serve", "--log-format", ""], {"text", "json"}),
     ("guestctl", ["t"], {"top"}),

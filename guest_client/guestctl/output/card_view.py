@@ -22,7 +22,7 @@ from guest_client.guestctl.output.csv_view import Row
 from guest_client.guestctl.output.health_view import reason_json
 from guest_client.guestctl.output.json_view import Json, view
 from guest_contract import card_values, words
-from guest_contract.card_fields import BASE, HEALTH, MEMORY_LIMIT_BYTES, MIG, QUESTIONS_OF, ROWS
+from guest_contract.card_fields import BASE, GROUPS, HEALTH, MEMORY_LIMIT_BYTES, MIG, PROCESSES, ROWS
 from guest_contract.card_row import Field
 from guest_contract.words import UNKNOWN
 
@@ -31,8 +31,7 @@ _Message: TypeAlias = guest_api_pb2.XidCount | guest_api_pb2.MigInstance | guest
 CSV_COLUMNS = ["guest_id", "index", "group", "name", "value", "unit", "state"]
 # A card has at most seven instances and some twenty kinds of XID; a guest may send thousands. JSON and CSV have all.
 LIST_LIMIT = 64
-PROCESSES = "processes"
-_GROUPS = tuple(dict.fromkeys([*QUESTIONS_OF, PROCESSES]))
+_GROUPS = (BASE, *GROUPS)
 _INDENT = "  "
 # What is true of the whole guest and explains a card; by the contract's names.
 _OF_GUEST = (
@@ -88,7 +87,7 @@ def lines(found: WholeCard) -> Iterator[Text]:
         yield from _pairs([(row.title, _said(card, row)) for row in found.rows(group)])
         for entries in found.lists(group).values():
             yield from _table(entries)
-    if left := [group for group in QUESTIONS_OF if not found.asked(group)]:
+    if left := [group for group in _GROUPS if not found.asked(group)]:
         yield Text(f"not asked: {', '.join(left)} (the agent asks for the groups that gpu.groups names)")
     for error in words.first_errors(card.errors):
         yield Text("", "red").append_text(cut(error, TEXT_CELLS))
