@@ -15,7 +15,7 @@ from guest_service.collector.failure import (
     NvmlFailure,
     flag,
 )
-from guest_service.collector.nvml_calls import Handle, NvmlCalls
+from guest_service.collector.nvml_calls import UNWRITTEN_64, Handle, NvmlCalls
 
 # NVML_NVLINK_MAX_LINKS
 NVLINKS_LIMIT = 18
@@ -115,7 +115,11 @@ class HealthQuestions(NvmlCalls):
         there = [value for value in values if value.nvmlReturn not in (INVALID_ARGUMENT, *NOT_APPLICABLE)]
         if not there:
             raise NvmlFailure(NOT_SUPPORTED)
-        return sum(map(self._field_number, there))
+        numbers = [self._field_number(value) for value in there]
+        # Added up, what was not written looks like a count.
+        if UNWRITTEN in numbers or UNWRITTEN_64 in numbers:
+            raise NvmlFailure(NOTHING_WRITTEN)
+        return sum(numbers)
 
     def fabric(self, device: Handle) -> tuple[int, int | None]:
         """The state of joining the NVLink fabric, and what came of it once that is completed."""

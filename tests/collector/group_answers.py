@@ -147,6 +147,16 @@ CALLS = {
     "pcie_sent": ("nvmlDeviceGetPcieThroughput",),
     "nvlink_data": ("nvmlDeviceGetFieldValues",),
 }
+# Those of the repeated messages; the functions of an instance are asked of its own handle, and some for the card as well.
+LIST_CALLS = {
+    "mig_instances": (
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetComputeInstanceId",
+    ),
+    "process_list": ("nvmlDeviceGetComputeRunningProcesses_v3",),
+}
 # Functions and the questions that each one answers.
 QUESTIONS_BY_CALLS = {calls: [question for question in CALLS if CALLS[question] == calls] for calls in CALLS.values()}
 # The count is given as 0, as NVML wants it: a 0 that the driver wrote is the same.
@@ -156,6 +166,8 @@ SENTINELS = {
     "nvmlDeviceGetEnforcedPowerLimit": "limit=0xFFFFFFFF",
     "nvmlDeviceGetMemoryInfo_v2": "reserved=0xFFFFFFFFFFFFFFFF",
     "nvmlDeviceGetMarginTemperature": "value=0x7FFFFFFF",
+    "nvmlDeviceGetRemappedRows": "correctable=0xFFFFFFFF uncorrectable=0xFFFFFFFF pending=0xFFFFFFFF failed=0xFFFFFFFF",
+    "nvmlDeviceGetFieldValues": "memoryTemperature=0xFFFFFFFF linkErrors=0xFFFFFFFF action=0xFFFFFFFF linkData=0xFFFFFFFFFFFFFFFF",
 }
 
 

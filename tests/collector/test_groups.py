@@ -14,9 +14,10 @@ from guest_api import guest_api_pb2
 from guest_contract.card_fields import BASE, FIELDS, GROUPS, LISTS, QUESTIONS_OF, ROWS
 from guest_contract.card_row import FLAG, TEXT_VALUE
 from guest_service.collector.command import collector_command
-from tests.collector.group_answers import ANSWERS, CALLS, sample, values
+from tests.collector.group_answers import ANSWERS, CALLS, LIST_CALLS, sample, values
 from tests.collector.process import run
-from tests.nvml_library.fixture import ScriptedNvml
+from tests.collector.test_cards import GETTERS
+from tests.nvml_library.fixture import FUNCTIONS, ScriptedNvml
 
 Make = Callable[..., ScriptedNvml]
 
@@ -24,6 +25,14 @@ Make = Callable[..., ScriptedNvml]
 def test_every_group_and_question_has_its_rows_here() -> None:
     assert (*ANSWERS, "processes") == GROUPS
     assert list(CALLS) == [question for group in ANSWERS for question in QUESTIONS_OF[group]]
+
+
+def test_every_function_about_a_card_that_the_library_has_is_made_to_fail_by_a_table() -> None:
+    told = {call for calls in (*CALLS.values(), *LIST_CALLS.values()) for call in calls}
+    told |= {call for calls, _ in GETTERS.values() for call in calls}
+    # Without a handle nothing is asked (test_cards.py); protected memory's size is the boot gate's question.
+    others = {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetConfComputeMemSizeInfo"}
+    assert {name for name in FUNCTIONS if name.startswith("nvmlDevice")} - others == told
 
 
 @pytest.mark.parametrize("group", ANSWERS)

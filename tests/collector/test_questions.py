@@ -43,10 +43,7 @@ def _sentinel(calls: tuple[str, ...]) -> Fault:
 
 
 SENTINEL_VALUES: list[Fault] = [
-    _sentinel(calls)
-    for calls in QUESTIONS_BY_CALLS
-    if calls[0] not in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetFieldValues")
-    and FIELDS[QUESTIONS[QUESTIONS_BY_CALLS[calls][0]][0]].unit != TEXT_VALUE
+    _sentinel(calls) for calls in QUESTIONS_BY_CALLS if FIELDS[QUESTIONS[QUESTIONS_BY_CALLS[calls][0]][0]].unit != TEXT_VALUE
 ]
 FAULTS = [*NOT_APPLICABLE, *FAILURES, *SENTINEL_VALUES]
 PLACES = {fault: divmod(number, FAILING_CARDS) for number, fault in enumerate(FAULTS)}

@@ -48,6 +48,13 @@ def _set(**values: object) -> Callable[[GpuDevice], None]:
     return change
 
 
+def _bits(bits: int) -> Callable[[GpuDevice], None]:
+    def change(card: GpuDevice) -> None:
+        card.clocks_event_reasons |= bits
+
+    return change
+
+
 def _xid(number: int) -> Callable[[GpuDevice], None]:
     return lambda card: card.xids.append(xid(number))
 
@@ -64,8 +71,8 @@ TROUBLE: dict[str, Callable[[GpuDevice], None]] = {
     "ecc_uncorrected": _set(ecc_uncorrected_volatile=1),
     "xid_attention": _xid(94),
     "recovery_wish": _set(recovery_action=4),
-    "power_brake": _set(clocks_event_reasons=0x80),
-    "hardware_slowdown": _set(clocks_event_reasons=0x40),
+    "power_brake": _bits(0x80),
+    "hardware_slowdown": _bits(0x40),
     "pcie_width": _set(pcie_width=8),
     "nvlinks": _set(nvlinks_active=17, nvlinks_inactive=1),
     "persistence_mode": _set(persistence_mode=False),
@@ -200,11 +207,44 @@ def test_more_trouble_never_makes_a_verdict_better(response: GpuInfoResponse, be
     for trouble in before:
         TROUBLE[trouble](card)
     sick = judge_card(card, response).level
-    # One trouble in place of a smaller one: the recovery action and the bits of the clocks are one field each.
-    if more in {"recovery_wish", "fabric", "hardware_slowdown", "power_brake", "lost"} and sick is not Level.OK:
+    # One number says what the driver asks for: a milder wish in its place is less trouble and not more.
+    if more == "recovery_wish" and "recovery_action" in before:
         return
     TROUBLE[more](card)
     assert judge_card(card, response).level >= sick
+
+
+XIDS = st.builds(
+    XidCount,
+    xid=st.integers(0, 200),
+    count=st.integers(0, 5),
+    last_age_ms=st.none() | st.integers(0, 2 * XID_COUNTS_MS),
+    nvswitch=st.booleans(),
+)
+
+
+@given(any_message(GpuInfoResponse), st.lists(XIDS, max_size=3), XIDS)
+def test_one_more_xid_never_makes_the_verdict_of_a_card_or_its_guest_better(
+    response: GpuInfoResponse, before: list[XidCount], more: XidCount
+) -> None:
+    card = response.gpus.add()
+    card.CopyFrom(healthy())
+    card.xids.extend(before)
+    response.unplaced_xids.extend(before)
+    sick, of_guest = judge_card(card, response).level, judge_guest(response).level
+    card.xids.append(more)
+    assert judge_card(card, response).level >= sick
+    assert judge_guest(response).level >= of_guest
+    response.unplaced_xids.append(more)
+    assert judge_guest(response).level >= of_guest
+
+
+@given(any_message(GpuInfoResponse), st.integers(0, 1000), st.integers(1, 1000))
+def test_one_card_more_that_is_missing_never_makes_the_verdict_of_a_guest_better(
+    response: GpuInfoResponse, given_cards: int, more: int
+) -> None:
+    few, many = (judge_guest(response, count).level for count in (given_cards, given_cards + more))
+    assert many >= few
 
 
 @given(any_message(GpuInfoResponse))

@@ -253,10 +253,11 @@ nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *
 
 /* The field of power says "not supported" unless the script sets `fieldReturn`; instant power is then the value `power`, or `bits`
  * where that is not 0, of the type `type`. The groups' fields return `groupReturn`: what NVLinks report is `linkErrors` for each field
- * and link, what went over them 3 KiB and 2 KiB (received and sent), the memory's temperature `memoryTemperature`, and the recovery action `action`. Ids over 250 mean another thing to each driver, and end the process. */
+ * and link, what went over them 3 KiB and 2 KiB (received and sent) or `linkData`, the memory's temperature `memoryTemperature`, and the recovery action `action`. Ids over 250 mean another thing to each driver, and end the process. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
     unsigned int power = 81000, link_errors = 1, action = 0, memory_temperature = 44;
+    unsigned long long link_data = 0;
     nvmlReturn_t field_return = NVML_ERROR_NOT_SUPPORTED, group_return = NVML_SUCCESS, links_return = NVML_SUCCESS;
     unsigned int type = NVML_VALUE_TYPE_UNSIGNED_INT;
     unsigned long long bits = 0;
@@ -264,6 +265,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvml
         {"power", &power, sizeof power}, {"fieldReturn", &field_return, sizeof field_return}, {"type", &type, sizeof type},
         {"bits", &bits, sizeof bits}, {"linkErrors", &link_errors, sizeof link_errors}, {"action", &action, sizeof action},
         {"groupReturn", &group_return, sizeof group_return}, {"linksReturn", &links_return, sizeof links_return},
+        {"linkData", &link_data, sizeof link_data},
         {"memoryTemperature", &memory_temperature, sizeof memory_temperature}};
     struct answer answer = script_answer(FN_nvmlDeviceGetFieldValues, index_of(device), outs, LENGTH(outs));
     for (int i = 0; i < valuesCount && answer.writes; i++) {
@@ -295,7 +297,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvml
             value->scopeId == UINT_MAX) {
             value->nvmlReturn = group_return;
             value->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
-            value->value.ullVal = value->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX ? 3 : 2;
+            value->value.ullVal = link_data != 0 ? link_data : value->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX ? 3 : 2;
         }
     }
     return (nvmlReturn_t)answer.code;
@@ -579,12 +581,17 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 {
     unsigned int room = *infoCount, count = 2, pid = 4242;
     struct out outs[] = {{"value", &count, sizeof count}, {"pid", &pid, sizeof pid}};
-    nvmlReturn_t code = query(FN_nvmlDeviceGetComputeRunningProcesses_v3, index_of(device), outs, LENGTH(outs), &count, infoCount, sizeof count);
-    for (unsigned int i = 0; code == NVML_SUCCESS && i < *infoCount && i < room; i++) {
+    struct answer answer = script_answer(FN_nvmlDeviceGetComputeRunningProcesses_v3, index_of(device), outs, LENGTH(outs));
+    if (initialized <= 0)
+        return NVML_ERROR_UNINITIALIZED;
+    if (!answer.writes)
+        return (nvmlReturn_t)answer.code;
+    *infoCount = count;
+    for (unsigned int i = 0; i < count && i < room; i++) {
         infos[i].pid = pid + i;
         infos[i].usedGpuMemory = i == 0 ? 1073741824 : (unsigned long long)NVML_VALUE_NOT_AVAILABLE;
     }
-    return code == NVML_SUCCESS && *infoCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : code;
+    return count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory)
