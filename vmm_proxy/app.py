@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.types import ASGIApp
 
+from guest_transport.addresses import TcpAddress
 from guest_transport.http.server import PageServer
 from guest_transport.peers import Peers
 from guest_transport.process.reload import reloaded_on_hangup
@@ -43,13 +44,17 @@ from vmm_proxy.pages.parts import PageParts
 from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.pages.token_auth import TokenAuth
 from vmm_proxy.policy.access import READ_ONLY, Access, AccessRules
+from vmm_proxy.policy.admission import Admission
 from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.audit_trail import AuditTrail
 from vmm_proxy.policy.interceptor import PolicyInterceptor
 from vmm_proxy.policy.method_roles import method_roles
 from vmm_proxy.services.directory_service import DirectoryService
 from vmm_proxy.services.fleet_service import FleetService
+from vmm_proxy.services.guest_http import GuestHttp
+from vmm_proxy.services.pass_on import PassOn
 from vmm_proxy.services.proxied_guest_api import proxied_api
+from vmm_proxy.upstream.limits import HTTP_CALLS, HTTP_CALLS_KEPT, HTTP_CALLS_OF_ONE, SharedConcurrencyLimit
 from vmm_proxy.upstream.pool import Pool
 
 if TYPE_CHECKING:
@@ -74,6 +79,9 @@ class Parts:
     # None: there is no read-only socket.
     read_only_server: GrpcServer | None
     calls: CallCounts
+    # For the guests' methods over HTTP.
+    pass_on: PassOn
+    http_admission: Admission
 
     async def stop(self) -> None:
         """End the streams, finish the calls in progress, then let go of the guests."""
@@ -128,7 +136,8 @@ def build(
     )
     writer = DirectoryService(registered, allow_plaintext=allow_plaintext)
     calls = CallCounts()
-    services = [proxied_api(pool, calls), fleet.service(), writer.service()]
+    pass_on = PassOn(pool, calls)
+    services = [proxied_api(pass_on), fleet.service(), writer.service()]
     server = GrpcServer(
         services,
         interceptors=[PolicyInterceptor(judge, peers, trail, method_roles(), counts=calls)],
@@ -149,7 +158,12 @@ def build(
             connections_limit=CONNECTIONS_LIMIT,
             on_refused=calls.refused_by_server,
         )
-    return Parts(directory, pool, info_refresh, watches, judge, audit, server, read_only_server, calls)
+    # Fewer than the pages answer at once, which share one server: whoever calls guests that hang keeps no scraper out.
+    http_calls = SharedConcurrencyLimit(
+        HTTP_CALLS, HTTP_CALLS_OF_ONE, "the proxy", kept=HTTP_CALLS_KEPT, what="calls in progress"
+    )
+    http_admission = Admission(judge, trail, method_roles(), http_calls, calls)
+    return Parts(directory, pool, info_refresh, watches, judge, audit, server, read_only_server, calls, pass_on, http_admission)
 
 
 def join_pages(
@@ -173,10 +187,16 @@ def join_pages(
     )
 
 
-def page_app(pages: PageParts, access: Access) -> ASGIApp:
-    """The app over `pages`, behind tokens where the setup says so."""
-    app = create_http_app(pages)
-    return TokenAuth(app, access) if pages.setup.need_token else app
+def page_app(pages: PageParts, parts: Parts) -> ASGIApp:
+    """The app over `pages`, behind tokens where the setup says so, and the guests' methods beside it where it says that."""
+    setup = pages.setup
+    app: ASGIApp = create_http_app(pages)
+    if setup.need_token:
+        app = TokenAuth(app, parts.access)
+    if not setup.guest_api:
+        return app
+    here = not isinstance(setup.listen, TcpAddress) or setup.listen.loopback
+    return GuestHttp(app, parts.pass_on, parts.http_admission, anonymous=here and not setup.need_token)
 
 
 def check_sources(setup: Setup) -> tuple[int, list[str]]:
@@ -259,7 +279,7 @@ async def serve(setup: Setup, stop: asyncio.Event, read_again: Callable[[], Setu
         if registered:
             await registered.remove_leftovers()
         if setup.pages.listen is not None:
-            await page_server.start(page_app(pages, parts.access), setup.pages.listen)
+            await page_server.start(page_app(pages, parts), setup.pages.listen)
         log.info("guests known: %d", len(directory))
         await ending.enter_async_context(notifier.watched())
         addresses = [address for server in parts.servers for address in server.addresses] + page_server.addresses

@@ -151,16 +151,17 @@ async def running_fleet(
     limits: ClientLimits | None = None,
     access: AccessRules | None = None,
     need_token: bool = False,
+    guest_api: bool = False,
 ) -> AsyncGenerator[Fleet, None]:
     """A proxy without guests, its pages on a loopback port."""
     with short_folder() as folder:
         parts = build(Directory(), access=access)
-        setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target, need_token)
+        setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target, need_token, guest_api)
         server = PageServer(limits=limits)
         pages = join_pages(setup, parts, await asyncio.to_thread(Pages, "1.2.3"), server, sources=lambda: fleet.sources)
         fleet = Fleet(folder, parts, pages, server)
         await parts.server.start([UnixAddress(str(folder / "proxy"))])
-        await server.start(page_app(pages, parts.access), TcpAddress("127.0.0.1", 0))
+        await server.start(page_app(pages, parts), TcpAddress("127.0.0.1", 0))
         try:
             yield fleet
         finally:

@@ -23,6 +23,10 @@ from vmm_proxy.config import read_setup
         (f"[metrics]\nlabels = {[str(n) for n in range(17)]}\n", "metrics.labels: at most 16"),
         ("[metrics]\ntarget = 'http://proxy/'\n", "metrics.target: must be HOST:PORT"),
         ("[http]\nneed_token = true\n", "http.need_token: nobody could be let in; set access.token_file"),
+        (
+            "[http]\nguest_api = true\nlisten = '0.0.0.0:9880'\nallow_plaintext = true\n",
+            "http.guest_api: nobody could be let in; set access.token_file",
+        ),
         ("[metrics]\nlabel = []\n", "metrics.label: unknown key"),
     ],
 )
@@ -41,6 +45,7 @@ def test_without_a_file_pages_are_on_loopback_only_and_no_label_is_added() -> No
     assert pages.listen == TcpAddress("127.0.0.1", 9880)
     assert pages.labels == {}
     assert pages.containers
+    assert not pages.guest_api
 
 
 def test_the_flag_wins_over_the_file_and_off_is_no_pages(tmp_path: Path) -> None:

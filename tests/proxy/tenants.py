@@ -280,7 +280,7 @@ async def running_tenants(folder: Path) -> AsyncIterator[Tenants]:
         setup = PageSetup(TcpAddress("127.0.0.1", 0), {}, False, None, False)
         server = PageServer()
         pages = join_pages(setup, proxy.parts, await asyncio.to_thread(Pages, "1"), server)
-        await server.start(page_app(pages, proxy.parts.access), TcpAddress("127.0.0.1", 0))
+        await server.start(page_app(pages, proxy.parts), TcpAddress("127.0.0.1", 0))
         [address] = server.addresses
         assert isinstance(address, TcpAddress)
         world = Tenants(folder, proxy, address, clock)

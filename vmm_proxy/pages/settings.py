@@ -33,6 +33,8 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_plaintext: bool = False
     # Pages to those only who show a token of access.token_file; off, because a scraper on this host needs none so far.
     need_token: bool = False
+    # Answers /guest/<Method> as dstack's VMM does, for its callers and for curl, to whom gRPC would answer as well (docs/dstack.md).
+    guest_api: bool = False
     # Names besides this machine's own under which the pages are asked for; a request for another name is 421, so that a page of somebody
     # else's, whose name was made to resolve to this port, reads nothing. Addresses, localhost and the name in metrics.target need not be
     # named.
@@ -58,6 +60,7 @@ class PageSetup(msgspec.Struct, frozen=True):
     containers: bool
     target: str | None
     need_token: bool = False
+    guest_api: bool = False
     host_names: Sequence[str] = ()
 
 
@@ -75,9 +78,15 @@ def page_setup(http: Http, metrics: Metrics, *, flag: str | None, has_tokens: bo
         raise SettingsError(f"{where}: metrics.labels: {error}; leave one of them out") from error
     if http.need_token and not has_tokens:
         raise SettingsError(f"{where}: http.need_token: nobody could be let in; set access.token_file")
+    if http.guest_api and isinstance(listen, TcpAddress) and not listen.loopback and not has_tokens:
+        raise SettingsError(
+            f"{where}: http.guest_api: nobody could be let in; set access.token_file, or use loopback or unix:/path"
+        )
     # Prometheus asks for the pages under the name that /sd gave it.
     target = [metrics.target.rpartition(":")[0] or metrics.target] if metrics.target is not None else []
-    return PageSetup(listen, labels, metrics.containers, metrics.target, http.need_token, (*http.host_names, *target))
+    return PageSetup(
+        listen, labels, metrics.containers, metrics.target, http.need_token, http.guest_api, (*http.host_names, *target)
+    )
 
 
 def _listen(text: str, where: str, *, plain: bool) -> Address | None:

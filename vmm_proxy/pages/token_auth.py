@@ -10,7 +10,6 @@ decide there already).
 
 from __future__ import annotations
 
-import base64
 import logging
 from http import HTTPStatus
 
@@ -22,13 +21,12 @@ from guest_transport.process.repeated_lines import about
 from vmm_proxy.errors import CallError
 from vmm_proxy.policy.access import Access
 from vmm_proxy.policy.credentials import Credentials
-from vmm_proxy.policy.tokens import token_sha256, valid_token
+from vmm_proxy.policy.http_credentials import CHALLENGE, shown_token_sha256
 from vmm_proxy.policy.while_allowed import while_allowed
 
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-_CHALLENGE = {"www-authenticate": 'Basic realm="vmm-proxy: any user, and a token as the password", charset="UTF-8", Bearer'}
 
 
 class RefusedError(Exception):
@@ -87,30 +85,13 @@ class TokenAuth:
 async def _refuse(refusal: RefusedError, scope: Scope, receive: Receive, send: Send) -> None:
     client = scope["client"][0] if scope.get("client") else "unix"
     log.warning("a page for %s refused: %s", client, refusal, extra=about(f"{client} {refusal}"))
-    headers = _CHALLENGE if refusal.status is HTTPStatus.UNAUTHORIZED else None
+    headers = CHALLENGE if refusal.status is HTTPStatus.UNAUTHORIZED else None
     await PlainTextResponse(f"{refusal}\n", refusal.status, headers)(scope, receive, send)
 
 
 def _credentials(scope: Scope) -> Credentials:
-    values = [value for name, value in scope["headers"] if name == b"authorization"]
-    token = _token(values[0].decode("latin-1")) if len(values) == 1 else None
-    if token is None or not valid_token(token):
-        reason = "show one token: authorization: Bearer TOKEN, or any user with the token as the password"
-        raise RefusedError(HTTPStatus.UNAUTHORIZED, reason)
-    # A token is judged by itself, whoever brings it.
-    return Credentials(UnixPeer(), token_sha256=token_sha256(token))
-
-
-def _token(authorization: str) -> str | None:
-    """The token in an Authorization header (RFC 6750; RFC 7617: the password)."""
-    scheme, _, rest = authorization.partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return rest.strip()
-        case "basic":
-            try:
-                return base64.b64decode(rest.strip(), validate=True).decode("ascii").partition(":")[2]
-            except ValueError:
-                # Not base64 (binascii.Error), or letters beyond ASCII on either side of it.
-                return None
-    return None
+    try:
+        # A token is judged by itself, whoever brings it.
+        return Credentials(UnixPeer(), token_sha256=shown_token_sha256(scope["headers"]))
+    except CallError as error:
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, error.text) from error

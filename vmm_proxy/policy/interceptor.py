@@ -1,34 +1,31 @@
-"""The one place that decides about calls: every method of every service passes here before its servicer sees a byte.
+"""Every gRPC call of every service passes here before its servicer sees a byte; admission.py decides.
 
 It asks who calls, requires the role that the method needs, gives the servicer the permit, and accounts for what changes something. Whoever
 loses the role while it is served is served no longer; what changes something is finished, because its outcome must be known.
-A method that method_roles does not list is refused to everybody. Rejected: a check in each servicer (one is forgotten), and a wrapped
+Rejected: a check in each servicer (one is forgotten), and a wrapped
 context object (gRPC's own is C and checks its type).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 import grpc
 
-from guest_transport.peers import Peers, lasting_name
-from guest_transport.process.repeated_lines import about
+from guest_transport.peers import Peers
 from vmm_proxy.call_stats import CallCounts
 from vmm_proxy.errors import CallError, refuse
 from vmm_proxy.policy.access import Access
+from vmm_proxy.policy.admission import Admission
 from vmm_proxy.policy.audit_trail import AuditTrail
-from vmm_proxy.policy.credentials import Credentials, read_credentials
+from vmm_proxy.policy.credentials import read_credentials
 from vmm_proxy.policy.method_roles import is_open
-from vmm_proxy.policy.permit import Permit, grant_permit
+from vmm_proxy.policy.permit import Permit
 from vmm_proxy.policy.roles import Role
 from vmm_proxy.policy.while_allowed import while_allowed
 from vmm_proxy.upstream.limits import CALLS, CALLS_KEPT, CALLS_OF_ONE, Share, SharedConcurrencyLimit
-
-log = logging.getLogger(__name__)
 
 # Handlers of many message types pass here; none of them is looked into.
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -50,12 +47,11 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         *,
         counts: CallCounts | None = None,
     ) -> None:
+        calls = SharedConcurrencyLimit(CALLS, CALLS_OF_ONE, "the proxy", kept=CALLS_KEPT, what="calls in progress")
+        self._admission = Admission(access, trail, needed, calls, counts)
         self._access = access
         self._peers = peers
         self._trail = trail
-        self._needed = needed
-        self._counts = counts
-        self._calls = SharedConcurrencyLimit(CALLS, CALLS_OF_ONE, "the proxy", kept=CALLS_KEPT, what="calls in progress")
         # By path, and only of methods that are served; made at a method's first call.
         self._guarded: dict[str, Handler] = {}
 
@@ -84,8 +80,7 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
             return made(self._stream(path, behaviour), *ways)  # type: ignore[arg-type] # the stubs know blocking handlers only
         if handler.request_streaming:
             raise NotImplementedError(f"{path}: no method of the contract takes a stream and answers once")
-        only_reads = self._needed.get(path) is Role.VIEWER
-        unary = self._unary if only_reads else self._accounted
+        unary = self._unary if self._admission.only_reads(path) else self._accounted
         return grpc.unary_unary_rpc_method_handler(unary(path, handler.unary_unary), *ways)  # type: ignore[arg-type] # the same
 
     def _unary(self, path: str, behaviour: Unary) -> Unary:
@@ -153,40 +148,8 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         return accounted
 
     def _admit(self, path: str, context: Context, request: object = None) -> tuple[Permit, Share]:
-        """The permit of a caller that may call `path`, made the present one, and its taken place; raises CallError for every other."""
-        credentials = Credentials(self._peers.of(context))
-        try:
-            needed = self._role_for(path)
-            credentials = read_credentials(context, credentials.peer)
-            permit = Permit(self._access, credentials, needed)
-            permit.require_role()
-            place = self._calls.share_of(permit.account, admin=permit.is_admin)
-            place.take()
-        except CallError as error:
-            if self._counts is not None:
-                self._counts.refused(path, error)
-            self._note_refusal(path, credentials, request, error)
-            raise
-        grant_permit(permit)
-        return permit, place
-
-    def _role_for(self, path: str) -> Role:
-        needed = self._needed.get(path)
-        if needed is None:
-            raise CallError(grpc.StatusCode.PERMISSION_DENIED, "nobody may call this method: no role is set for it")
-        return needed
-
-    def _note_refusal(self, path: str, credentials: Credentials, request: object, error: CallError) -> None:
-        try:
-            who = self._access.judge(credentials).name
-        except CallError:
-            who = str(credentials.peer)
-        if request is not None:
-            self._trail.refused(path, who, request, error)
-        else:
-            # Each reason has its line, though they come from one caller: the reasons are ours, and few.
-            same = about(f"{path} {lasting_name(who)} {error.text}")
-            log.warning("%s by %s refused: %s", path, who, error.text, extra=same)
+        peer = self._peers.of(context)
+        return self._admission.admit(path, peer, lambda: read_credentials(context, peer), request)
 
 
 def _status(context: Context) -> tuple[str, str]:

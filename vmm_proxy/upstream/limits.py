@@ -25,6 +25,11 @@ PROXY_CALLS_KEPT = 32
 CALLS = 1024
 CALLS_OF_ONE = 256
 CALLS_KEPT = 64
+# Of calls that come by HTTP, where pages answer 64 requests at once in all; what one caller may hold of them; what only administrators may
+# take.
+HTTP_CALLS = 32
+HTTP_CALLS_OF_ONE = 16
+HTTP_CALLS_KEPT = 4
 # Calls in progress towards one guest for its callers. Identical calls share one, so more than four are rarely anything but a caller that
 # varies its metadata; what the proxy asks for its own pages and lists is not counted here.
 GUEST_CALLS = 4

@@ -39,6 +39,9 @@ def to_guest(metadata: Iterable[tuple[str, str | bytes]] | None) -> Metadata:
     for key, value in passed:
         if len(value) > VALUE_LIMIT_BYTES:
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"metadata {key}: at most {VALUE_LIMIT_BYTES} bytes are allowed")
+        if not (value.isascii() and value.isprintable()):
+            # gRPC's callers cannot send it, those of HTTP can.
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"metadata {key}: only printable ASCII is allowed")
     return passed
 
 
