@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,9 +14,12 @@ import pytest
 from guest_fleet.v1 import fleet_pb2
 from tests.eventually import eventually
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
+from tests.proxy.raw_http_guest import Request, raw_http_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.metrics.guest_answers import GuestAnswers
 from vmm_proxy.upstream.channel import Channel
+from vmm_proxy.upstream.http_channel import HttpChannel
+from vmm_proxy.upstream.http_connection import HttpConnection
 
 # More than HASTY_SECONDS, so that the miss counts.
 CALL_SECONDS = 0.5
@@ -64,6 +68,26 @@ async def test_a_channel_that_was_given_up_is_gone_at_once(
         while upstream.redials == 0:
             await ask(proxy)
         await eventually(lambda: given_up() is None)
+
+
+async def test_neither_a_channel_over_http_that_was_given_up_nor_its_connection_is_kept(proxy: Proxy, sockets: Path) -> None:
+    over = asyncio.Event()
+
+    async def silent(_: Request) -> None:
+        await over.wait()
+
+    async with raw_http_guest(str(sockets / "g"), silent) as guest:
+        proxy.add("vm1", guest.address)
+        await call(proxy)
+        [channel] = [each for each in gc.get_objects() if isinstance(each, HttpChannel)]
+        given_up = weakref.ref(channel)
+        del channel
+        upstream = proxy.pool.upstream("vm1")
+        while upstream.redials == 0:
+            await call(proxy)
+        await eventually(lambda: given_up() is None)
+        await eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, HttpConnection)])
+        over.set()
 
 
 @pytest.mark.parametrize("answer", [lambda stream: stream.answer(b"\xff"), lambda stream: stream.fail("9", "no")])

@@ -7,6 +7,7 @@ from tests.fuzz.doors.addresses import ADDRESS
 from tests.fuzz.doors.agent_pages import AGENT_PAGES
 from tests.fuzz.doors.cache_control import CACHE_CONTROL
 from tests.fuzz.doors.collector_parts import COLLECTOR_PARTS
+from tests.fuzz.doors.http_reply import HTTP_REPLY
 from tests.fuzz.doors.hybrid_vsock import HYBRID_VSOCK
 from tests.fuzz.doors.log_query import LOG_QUERY
 from tests.fuzz.doors.proxy_pages import PROXY_PAGES
@@ -28,6 +29,7 @@ DOORS: tuple[Door, ...] = (
     LOG_QUERY,
     COLLECTOR_PARTS,
     REPLY,
+    HTTP_REPLY,
     HYBRID_VSOCK,
     RELAY,
     AGENT_PAGES,
