@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -45,12 +46,27 @@ def fleet() -> Fleet:
 
 
 @pytest.fixture
+def dead(fleet: Fleet) -> str:
+    """One of three guests does not answer, one has no GPU."""
+    fleet.guests["vm0"] = Guest(refuses_with=(grpc.StatusCode.UNAVAILABLE, "guest vm0: unreachable"), labels={"rack": "a"})
+    return "vm0"
+
+
+@pytest.fixture
 def address(fleet: Fleet, socket_folder: Path) -> Iterator[str]:
     where = f"unix:{socket_folder}/proxy"
     server, pool, _ = serve(fleet, where)
     yield where
     server.stop(None).wait()
     pool.shutdown()
+
+
+@pytest.fixture
+def asks_the_proxy(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """guestctl has the fake proxy from its environment, and nothing else from there."""
+    for name in [name for name in os.environ if name.startswith("GUESTCTL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GUESTCTL_PROXY", address)
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from typing import Any
 
 import pytest
@@ -16,16 +15,12 @@ from guest_client.guestctl.output.card_view import LIST_LIMIT
 from guest_contract.card_fields import GROUPS, ROWS
 from guest_contract.card_row import TEXT_VALUE, Field
 from tests.client.fake_proxy import Fleet, Guest
+from tests.client.in_process import refusal_of
 from tests.guest_contract.test_health import healthy
 
+pytestmark = pytest.mark.usefixtures("asks_the_proxy")
+
 HOSTILE = "\x1b[2J\r\n[red]a[/red]\u202e"
-
-
-@pytest.fixture(autouse=True)
-def _proxy(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    for name in [name for name in os.environ if name.startswith("GUESTCTL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GUESTCTL_PROXY", address)
 
 
 @pytest.fixture
@@ -47,13 +42,6 @@ def _shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     out, err = capsys.readouterr()
     assert err == ""
     return out
-
-
-def _refusal(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
-    assert run(["card", *arguments]) == status
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    return err
 
 
 def _sections(text: str) -> dict[str, list[str]]:
@@ -136,20 +124,20 @@ def test_a_card_is_named_by_its_index_its_uuid_or_its_address(
 def test_a_card_that_is_not_there_is_status_3_and_one_of_which_nobody_knows_status_1(
     capsys: pytest.CaptureFixture[str], fleet: Fleet
 ) -> None:
-    assert "its cards are 0, 1 " in _refusal(capsys, 3, "vm1", "GPU-9")
-    assert "no guest vm9" in _refusal(capsys, 3, "vm9", "0")
+    assert "its cards are 0, 1 " in refusal_of(capsys, 3, "card", "vm1", "GPU-9")
+    assert "no guest vm9" in refusal_of(capsys, 3, "card", "vm9", "0")
     fleet.guests["vm1"] = Guest(GpuInfoResponse())
-    assert "no NVIDIA GPU" in _refusal(capsys, 3, "vm1", "0")
+    assert "no NVIDIA GPU" in refusal_of(capsys, 3, "card", "vm1", "0")
     fleet.guests["vm1"] = Guest(GpuInfoResponse(error="driver is not loaded"))
-    assert "GPUs unknown: driver is not loaded" in _refusal(capsys, 1, "vm1", "0")
+    assert "GPUs unknown: driver is not loaded" in refusal_of(capsys, 1, "card", "vm1", "0")
     fleet.guests["vm1"] = Guest(GpuInfoResponse(error="y" * 60_000))
-    assert len(_refusal(capsys, 1, "vm1", "0")) < 500
+    assert len(refusal_of(capsys, 1, "card", "vm1", "0")) < 500
 
 
 def test_a_guest_without_a_card_or_a_card_without_a_guest_is_misuse(capsys: pytest.CaptureFixture[str], address: str) -> None:
-    assert "guestctl card ID INDEX|UUID" in _refusal(capsys, 2, "vm1")
-    assert "no guest id" in _refusal(capsys, 2, "vm/1", "0")
-    assert "guestctl card INDEX|UUID" in _refusal(capsys, 2, "--guest", address, "vm1", "0")
+    assert "guestctl card ID INDEX|UUID" in refusal_of(capsys, 2, "card", "vm1")
+    assert "no guest id" in refusal_of(capsys, 2, "card", "vm/1", "0")
+    assert "guestctl card INDEX|UUID" in refusal_of(capsys, 2, "card", "--guest", address, "vm1", "0")
 
 
 def test_a_hostile_card_is_short_drives_no_terminal_and_is_whole_in_json(

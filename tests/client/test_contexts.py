@@ -12,6 +12,7 @@ import pytest
 
 from guest_client.guestctl.cli import run
 from tests.client.fake_proxy import Fleet
+from tests.client.in_process import output_of, refusal_of
 from tests.client.test_completion import completed
 
 Write = Callable[[str], Path]
@@ -33,22 +34,8 @@ def write(config_file: Path) -> Write:
     return write
 
 
-def _out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(list(arguments)) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
-
-
-def _refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    return err
-
-
 def _guests(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    return [guest["id"] for guest in json.loads(_out(capsys, "list", "-o", "json", *arguments))["guests"]]
+    return [guest["id"] for guest in json.loads(output_of(capsys, "list", "-o", "json", *arguments))["guests"]]
 
 
 def test_the_current_context_says_which_proxy_is_asked_and_for_which_guests(
@@ -59,16 +46,16 @@ def test_the_current_context_says_which_proxy_is_asked_and_for_which_guests(
     assert _guests(capsys, "vm1", "vm2") == ["vm1", "vm2"], "ids that are given are what is meant"
     assert _guests(capsys, "-l", "rack=a") == ["vm1"]
     assert _guests(capsys, "-l", "") == ["vm1", "vm2"], "an empty selector is that of nobody"
-    assert "vm1: " not in _out(capsys, "gpu")
-    assert "vm1: " in _out(capsys, "gpu", "--all")
-    assert _out(capsys, "health") == "no cards in 1 guest\n"
+    assert "vm1: " not in output_of(capsys, "gpu")
+    assert "vm1: " in output_of(capsys, "gpu", "--all")
+    assert output_of(capsys, "health") == "no cards in 1 guest\n"
 
 
 def test_without_a_selector_of_the_context_gpu_still_asks_which_guest(
     capsys: pytest.CaptureFixture[str], write: Write, address: str
 ) -> None:
     write(f'current = "lab"\n[contexts.lab]\nproxy = "{address}"\n')
-    assert "which guest?" in _refusal(capsys, "gpu")
+    assert "which guest?" in refusal_of(capsys, 2, "gpu")
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(
@@ -111,9 +98,9 @@ def test_a_guest_that_is_asked_directly_is_shown_nothing_of_a_context_and_a_bad_
     capsys: pytest.CaptureFixture[str], write: Write, address: str
 ) -> None:
     write("nonsense")
-    assert "vm1" in _out(capsys, "info", "--guest", address)
+    assert "vm1" in output_of(capsys, "info", "--guest", address)
     assert _guests(capsys, "--proxy", address) == ["vm1", "vm2"]
-    assert "exclude each other" in _refusal(capsys, "info", "--guest", address, "--context", "lab")
+    assert "exclude each other" in refusal_of(capsys, 2, "info", "--guest", address, "--context", "lab")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +125,7 @@ def test_a_bad_file_is_one_line_that_names_the_file_the_key_and_what_to_do(
 ) -> None:
     file = write(text)
     for command in (["list"], ["context", "list"], ["context", "show"]):
-        err = _refusal(capsys, *command)
+        err = refusal_of(capsys, 2, *command)
         assert err.startswith(f"guestctl: {file}: ")
         assert all(part in err for part in said), err
         assert err.strip().isprintable()
@@ -147,20 +134,20 @@ def test_a_bad_file_is_one_line_that_names_the_file_the_key_and_what_to_do(
 
 def test_contexts_are_listed_shown_and_used(capsys: pytest.CaptureFixture[str], write: Write) -> None:
     write('[contexts.lab]\nproxy = "h1:8443"\nca = "ca.pem"\n[contexts.two]\nproxy = ["a=unix:/a", "b=unix:/b"]\n')
-    assert _out(capsys, "context", "list").splitlines() == ["  lab  h1:8443", "  two  a=unix:/a, b=unix:/b"]
-    assert "no context is used" in _out(capsys, "context", "show")
-    assert "lab" in _out(capsys, "context", "use", "lab")
-    assert _out(capsys, "context", "list").startswith("* lab  ")
-    assert _out(capsys, "context", "show").splitlines() == ["lab (current)", "  proxy = h1:8443", "  ca = ca.pem"]
-    assert _out(capsys, "context", "show", "two").startswith("two\n")
-    assert "no context nix; there is: lab, two" in _refusal(capsys, "context", "use", "nix")
+    assert output_of(capsys, "context", "list").splitlines() == ["  lab  h1:8443", "  two  a=unix:/a, b=unix:/b"]
+    assert "no context is used" in output_of(capsys, "context", "show")
+    assert "lab" in output_of(capsys, "context", "use", "lab")
+    assert output_of(capsys, "context", "list").startswith("* lab  ")
+    assert output_of(capsys, "context", "show").splitlines() == ["lab (current)", "  proxy = h1:8443", "  ca = ca.pem"]
+    assert output_of(capsys, "context", "show", "two").startswith("two\n")
+    assert "no context nix; there is: lab, two" in refusal_of(capsys, 2, "context", "use", "nix")
 
 
 def test_without_a_file_nothing_is_missed_and_use_says_what_to_write(
     capsys: pytest.CaptureFixture[str], config_file: Path
 ) -> None:
-    assert _out(capsys, "context", "list") == f"no contexts: write [contexts.NAME] with a proxy into {config_file}\n"
-    assert "write it as [contexts.NAME]" in _refusal(capsys, "context", "use", "lab")
+    assert output_of(capsys, "context", "list") == f"no contexts: write [contexts.NAME] with a proxy into {config_file}\n"
+    assert "write it as [contexts.NAME]" in refusal_of(capsys, 2, "context", "use", "lab")
     assert not config_file.exists()
 
 
@@ -171,7 +158,7 @@ def test_use_changes_its_one_line_and_keeps_comments_and_the_mode_of_the_file(
     tables = '\n[contexts.lab] # a lab\nproxy = "h1:1"\n[contexts.two]\nproxy = "h2:1" # current = "two"\n'
     file = write(head + tables)
     file.chmod(0o640)
-    _out(capsys, "context", "use", "lab")
+    output_of(capsys, "context", "use", "lab")
     after = file.read_text()
     assert after.endswith(tables)
     assert after.removesuffix(tables) == (head.replace('"two"', '"lab"').replace("'two'", '"lab"') or 'current = "lab"\n')
@@ -192,5 +179,5 @@ def test_a_home_in_which_no_file_can_be_looked_for_has_none(
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative/is/ignored")
     monkeypatch.setenv("HOME", str(tmp_path / home))
-    assert _out(capsys, "context", "list").startswith("no contexts: ")
-    assert _out(capsys, "context", "show").startswith("no context is used: ")
+    assert output_of(capsys, "context", "list").startswith("no contexts: ")
+    assert output_of(capsys, "context", "show").startswith("no context is used: ")

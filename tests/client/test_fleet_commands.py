@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
 from typing import Any
 
 import grpc
@@ -17,51 +14,18 @@ from guest_contract import words
 from guest_contract.card_fields import ROWS
 from guest_contract.card_row import FLAG, GUESTCTL, TEXT_VALUE, Field
 from tests.client.fake_proxy import Fleet, Guest
+from tests.client.in_process import csv_rows, json_lines, output_of, refusal_of
+
+pytestmark = pytest.mark.usefixtures("asks_the_proxy")
 
 GpuDevice = guest_api_pb2.GpuDevice
 GpuInfo = guest_api_pb2.GpuInfoResponse
 HOSTILE = "\x1b[2J\r\nset-cookie: [red]a[/red]\u202e\u2028\x9b5n"
 
 
-@pytest.fixture(autouse=True)
-def _proxy(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    for name in [name for name in os.environ if name.startswith("GUESTCTL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GUESTCTL_PROXY", address)
-
-
-@pytest.fixture
-def dead(fleet: Fleet) -> str:
-    """One of three guests does not answer, one has no GPU."""
-    fleet.guests["vm0"] = Guest(refuses_with=(grpc.StatusCode.UNAVAILABLE, "guest vm0: unreachable"), labels={"rack": "a"})
-    return "vm0"
-
-
-def _out(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    assert run(list(arguments)) == status
-    out, err = capsys.readouterr()
-    assert err.count("\n") == (0 if status == 0 else 1), err
-    return out
-
-
-def _refusal(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
-    assert run(list(arguments)) == status
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    return err
-
-
-def _json_lines(text: str) -> list[Any]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def _rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 @pytest.mark.usefixtures("dead")
 def test_all_guests_are_shown_in_order_and_a_dead_one_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = _out(capsys, "gpu", "--all").splitlines()
+    lines = output_of(capsys, "gpu", "--all").splitlines()
     assert lines[0] == "vm0: unavailable: unreachable"
     assert lines[1].startswith("vm1: 1 GPU, CC enabled false, CC ready unknown, sampled 9.0 s ago")
     assert lines[2] == "vm2: no NVIDIA GPU"
@@ -71,7 +35,7 @@ def test_all_guests_are_shown_in_order_and_a_dead_one_with_its_reason(capsys: py
 
 @pytest.mark.usefixtures("dead")
 def test_json_of_all_guests_is_a_line_each_with_answer_or_status(capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = {each["guest_id"]: each for each in _json_lines(_out(capsys, "gpu", "--all", "-o", "json"))}
+    outcomes = {each["guest_id"]: each for each in json_lines(output_of(capsys, "gpu", "--all", "-o", "json"))}
     assert outcomes["vm0"]["gpu_info"] is None
     assert outcomes["vm0"]["status"]["code"] == 14
     assert outcomes["vm1"]["status"] is None
@@ -86,7 +50,7 @@ def test_csv_of_all_guests_has_the_contracts_names_and_empty_cells_for_unset(
     fleet.guests["vm2"] = Guest(GpuInfo(error="NVIDIA driver is not loaded"))
     fleet.guests["vm3"] = Guest(GpuInfo())
     fleet.guests["vm4"] = Guest(GpuInfo(gpus=[GpuDevice()], cc_devtools=True))
-    rows = {row["guest_id"]: row for row in _rows(_out(capsys, "gpu", "--all", "-o", "csv"))}
+    rows = {row["guest_id"]: row for row in csv_rows(output_of(capsys, "gpu", "--all", "-o", "csv"))}
     assert {field.name for field in GpuDevice.DESCRIPTOR.fields} <= rows["vm1"].keys()
     assert (rows[dead]["status"], rows[dead]["reason"]) == ("unavailable", "guest vm0: unreachable")
     assert (rows["vm1"]["status"], rows["vm1"]["utilization_gpu"], rows["vm1"]["power_usage_mw"]) == ("ok", "0", "")
@@ -95,13 +59,13 @@ def test_csv_of_all_guests_has_the_contracts_names_and_empty_cells_for_unset(
     assert (rows["vm2"]["status"], rows["vm2"]["error"]) == ("ok", "NVIDIA driver is not loaded")
     assert (rows["vm3"]["status"], rows["vm3"]["error"], rows["vm3"]["index"]) == ("ok", "", "")
     assert None not in rows[dead], "no row is longer than its header"
-    one = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    one = csv_rows(output_of(capsys, "gpu", "vm1", "-o", "csv"))
     assert [row | {"received_at": ""} for row in one] == [rows["vm1"] | {"received_at": ""}]
 
 
 def test_csv_is_exact_for_the_largest_numbers(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=2**32 - 1, memory_used_bytes=2**56 - 1, errors=["a: b", "c: d"])]))
-    (row,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    (row,) = csv_rows(output_of(capsys, "gpu", "vm1", "-o", "csv"))
     assert (row["index"], row["memory_used_bytes"], row["errors"]) == ("4294967295", "72057594037927935", "a: b; c: d")
 
 
@@ -112,18 +76,18 @@ def test_an_impossible_number_is_unknown_in_csv_tables_and_sums_and_untouched_in
     capsys: pytest.CaptureFixture[str], fleet: Fleet
 ) -> None:
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, temperature_c=31, **IMPOSSIBLE)]))  # type: ignore[arg-type] # by name
-    (row,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    (row,) = csv_rows(output_of(capsys, "gpu", "vm1", "-o", "csv"))
     assert ({row[name] for name in IMPOSSIBLE}, row["temperature_c"]) == ({""}, "31")
     assert "power: 4294967295 mW is over 5000000" in row["errors"]
-    shown = _out(capsys, "gpu", "vm1")
+    shown = output_of(capsys, "gpu", "vm1")
     assert "34 %" not in shown
     assert "power: 4294967295 mW is over 5000000" in shown
     for form in (("gpu", "vm1"), ("top", "vm1", "--count", "1"), ("watch", "vm1", "--count", "1")):
-        cells = [line for line in _out(capsys, *form).splitlines() if "31 °C" in line]
+        cells = [line for line in output_of(capsys, *form).splitlines() if "31 °C" in line]
         assert len(cells) == 1
         assert not any(str(value) in cells[0] or "PB" in cells[0] for value in IMPOSSIBLE.values())
-    assert "at –, memory –, power –" in _out(capsys, "top", "vm1", "--count", "1")  # noqa: RUF001 - what the totals show
-    (card,) = json.loads(_out(capsys, "gpu", "vm1", "-o", "json"))["gpus"]
+    assert "at –, memory –, power –" in output_of(capsys, "top", "vm1", "--count", "1")  # noqa: RUF001 - what the totals show
+    (card,) = json.loads(output_of(capsys, "gpu", "vm1", "-o", "json"))["gpus"]
     assert {name: card[name] for name in IMPOSSIBLE} == IMPOSSIBLE
 
 
@@ -133,7 +97,7 @@ def test_a_row_of_the_table_is_in_guestctl(
     capsys: pytest.CaptureFixture[str], fleet: Fleet, row: Field, form: tuple[str, ...]
 ) -> None:
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, **{row.name: row.most})]))  # type: ignore[arg-type] # by name
-    shown = _out(capsys, *form)
+    shown = output_of(capsys, *form)
     assert words.say(row, row.most) in shown or (form[0] == "top" and not row.column)
 
 
@@ -141,7 +105,7 @@ def test_a_row_of_the_table_is_in_guestctl(
 def test_a_row_of_the_table_is_in_csv(capsys: pytest.CaptureFixture[str], fleet: Fleet, row: Field) -> None:
     value: Any = "x" if row.unit == TEXT_VALUE else row.most  # Any: as the row says
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[GpuDevice(index=0, **{row.name: value})]))
-    (found,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    (found,) = csv_rows(output_of(capsys, "gpu", "vm1", "-o", "csv"))
     assert found[row.name] == ("true" if row.unit == FLAG else str(value))
 
 
@@ -150,11 +114,11 @@ def test_a_card_that_the_driver_lost_is_missed_in_gpu_top_watch_and_csv(capsys: 
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=seen, pci_devices=8))
     remark = "8 on the PCI bus, 7 seen by the driver"
     for form in (("gpu", "vm1"), ("gpu", "--all"), ("top", "vm1", "--count", "1"), ("watch", "vm1", "--count", "1")):
-        assert remark in _out(capsys, *form), form
-    rows = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+        assert remark in output_of(capsys, *form), form
+    rows = csv_rows(output_of(capsys, "gpu", "vm1", "-o", "csv"))
     assert [(row["status"], row["reason"]) for row in rows] == [("ok", remark)] * 7
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=seen, pci_devices=7))
-    assert "PCI bus" not in _out(capsys, "gpu", "vm1")
+    assert "PCI bus" not in output_of(capsys, "gpu", "vm1")
 
 
 @pytest.mark.parametrize(
@@ -172,38 +136,38 @@ def test_a_card_that_the_host_gave_and_the_guest_does_not_see_is_missed_everywhe
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=cards, pci_devices=on_bus), listed_cards=(seen, on_bus), gpus_given=4)
     one = ("vm1", "--count", "1")
     for form in (("list",), ("gpu", "vm1"), ("gpu", "--all"), ("top", *one), ("watch", *one), ("gpu", "vm1", "-o", "csv")):
-        assert remark in _out(capsys, *form), form
-    assert [row["gpus_given"] for row in _rows(_out(capsys, "list", "-o", "csv"))] == ["4", ""]
+        assert remark in output_of(capsys, *form), form
+    assert [row["gpus_given"] for row in csv_rows(output_of(capsys, "list", "-o", "csv"))] == ["4", ""]
     fleet.guests["vm1"].gpus_given, fleet.guests["vm1"].listed_cards = seen, (seen, seen)
     fleet.guests["vm1"].gpu_info.pci_devices = seen
     for form in (("list",), ("gpu", "vm1"), ("gpu", "--all"), ("top", *one), ("watch", *one), ("gpu", "vm1", "-o", "csv")):
-        assert "given by the host" not in _out(capsys, *form), form
+        assert "given by the host" not in output_of(capsys, *form), form
 
 
 def test_a_list_says_which_guest_misses_a_card(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
     fleet.guests["vm1"].listed_cards = (7, 8)
-    assert "vm1: a card is missing (8 on the PCI bus, 7 seen by the driver)" in _out(capsys, "list")
-    assert [(row["id"], row["gpus"], row["pci_devices"]) for row in _rows(_out(capsys, "list", "-o", "csv"))] == [
+    assert "vm1: a card is missing (8 on the PCI bus, 7 seen by the driver)" in output_of(capsys, "list")
+    assert [(row["id"], row["gpus"], row["pci_devices"]) for row in csv_rows(output_of(capsys, "list", "-o", "csv"))] == [
         ("vm1", "7", "8"),
         ("vm2", "", ""),
     ]
     fleet.guests["vm1"].listed_cards = (8, 8)
-    assert "missing" not in _out(capsys, "list")
+    assert "missing" not in output_of(capsys, "list")
 
 
 def test_the_list_and_containers_are_csv_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [(row["id"], row["state"], row["labels"]) for row in _rows(_out(capsys, "list", "-o", "csv"))] == [
+    assert [(row["id"], row["state"], row["labels"]) for row in csv_rows(output_of(capsys, "list", "-o", "csv"))] == [
         ("vm1", "serving", "rack=a"),
         ("vm2", "serving", "rack=b"),
     ]
-    (container,) = _rows(_out(capsys, "containers", "vm1", "-o", "csv"))
+    (container,) = csv_rows(output_of(capsys, "containers", "vm1", "-o", "csv"))
     assert (container["id"], container["names"], container["created"]) == ("f" * 64, "/web", "-9223372036854775808")
 
 
 def test_a_formula_in_a_guests_text_is_text_in_a_spreadsheet(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
     card = GpuDevice(index=0, uuid="=HYPERLINK(1)", pci_bus_id="@x", errors=["-1+1", 'a,"b"'])
     fleet.guests["vm1"] = Guest(GpuInfo(gpus=[card]))
-    (row,) = _rows(_out(capsys, "gpu", "vm1", "-o", "csv"))
+    (row,) = csv_rows(output_of(capsys, "gpu", "vm1", "-o", "csv"))
     assert (row["uuid"], row["pci_bus_id"], row["errors"]) == ("'=HYPERLINK(1)", "'@x", '\'-1+1; a,"b"')
 
 
@@ -217,7 +181,7 @@ def test_text_of_hostile_guests_drives_no_terminal_in_any_form(capsys: pytest.Ca
     }
     for command in (["gpu", "--all"], ["list"], ["top", "--count", "1"], ["watch", "--count", "3"]):
         for output in ("table", "json", "csv"):
-            shown = _out(capsys, *command, "-o", output)
+            shown = output_of(capsys, *command, "-o", output)
             assert all(line.isprintable() for line in shown.split("\n")), (command, output)
             assert not any(line.startswith("set-cookie") for line in shown.split("\n")), "no line of a guest's making"
 
@@ -226,7 +190,7 @@ def test_ids_and_labels_choose_together(capsys: pytest.CaptureFixture[str], flee
     fleet.guests = {f"vm{n}": Guest(labels={"rack": "ab"[n % 2], "note": "x,y", "n": str(n)}) for n in range(6)}
 
     def chosen(*arguments: str) -> list[str]:
-        return [row["id"] for row in _rows(_out(capsys, "list", "-o", "csv", *arguments))]
+        return [row["id"] for row in csv_rows(output_of(capsys, "list", "-o", "csv", *arguments))]
 
     assert chosen() == [f"vm{n}" for n in range(6)]
     assert chosen("-l", "rack=a") == ["vm0", "vm2", "vm4"]
@@ -234,9 +198,13 @@ def test_ids_and_labels_choose_together(capsys: pytest.CaptureFixture[str], flee
     assert chosen("--selector", "rack=a", "--selector", "n=4") == ["vm4"]
     assert chosen("--selector", "rack=a,n=4") == ["vm4"]
     assert chosen("-l", r"note=x\,y,n=3") == ["vm3"]
-    assert [each["guest_id"] for each in _json_lines(_out(capsys, "gpu", "-l", "rack=b", "-o", "json"))] == ["vm1", "vm3", "vm5"]
-    assert [each["guest_id"] for each in _json_lines(_out(capsys, "gpu", "vm5", "vm1", "-o", "json"))] == ["vm1", "vm5"]
-    watched = _json_lines(_out(capsys, "watch", "-l", "rack=b", "--count", "3", "-o", "json"))
+    assert [each["guest_id"] for each in json_lines(output_of(capsys, "gpu", "-l", "rack=b", "-o", "json"))] == [
+        "vm1",
+        "vm3",
+        "vm5",
+    ]
+    assert [each["guest_id"] for each in json_lines(output_of(capsys, "gpu", "vm5", "vm1", "-o", "json"))] == ["vm1", "vm5"]
+    watched = json_lines(output_of(capsys, "watch", "-l", "rack=b", "--count", "3", "-o", "json"))
     assert [each["guest_id"] for each in watched] == ["vm1", "vm3", "vm5"]
 
 
@@ -249,7 +217,7 @@ def test_labels_that_no_guest_has_are_no_empty_success(
     assert run([*command, "-l", "rack=z", "-o", output]) == 3
     out, err = capsys.readouterr()
     assert err == "guestctl: the proxy knows no guest with rack=z\n"
-    assert _rows(out) == [] if output == "csv" else out == ""
+    assert csv_rows(out) == [] if output == "csv" else out == ""
 
 
 def test_ids_that_are_not_known_are_named_after_those_that_are_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,10 +233,10 @@ def test_ids_that_are_not_known_are_named_after_those_that_are_are_shown(capsys:
 
 def test_a_host_without_guests_is_an_answer(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
     fleet.guests = {}
-    assert _out(capsys, "list") == "the proxy knows no guests\n"
-    assert _out(capsys, "gpu", "--all") == "the proxy knows no guests\n"
-    assert _out(capsys, "gpu", "--all", "-o", "json") == ""
-    assert _rows(_out(capsys, "list", "-o", "csv")) == []
+    assert output_of(capsys, "list") == "the proxy knows no guests\n"
+    assert output_of(capsys, "gpu", "--all") == "the proxy knows no guests\n"
+    assert output_of(capsys, "gpu", "--all", "-o", "json") == ""
+    assert csv_rows(output_of(capsys, "list", "-o", "csv")) == []
 
 
 def test_what_came_before_the_proxy_broke_off_is_shown(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
@@ -283,65 +251,10 @@ def test_what_came_before_the_proxy_broke_off_is_shown(capsys: pytest.CaptureFix
 
 
 def test_the_age_that_all_guests_must_keep_travels(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
-    _out(capsys, "gpu", "--all", "--max-age", "3")
+    output_of(capsys, "gpu", "--all", "--max-age", "3")
     assert fleet.metadata["cache-control"] == "max-age=3"
-
-
-def test_watch_tells_a_guest_in_full_once_and_nothing_while_nothing_changes(
-    capsys: pytest.CaptureFixture[str], fleet: Fleet
-) -> None:
-    lines = _out(capsys, "watch", "--count", "2").splitlines()
-    assert [line.partition(" ")[2] for line in lines] == [
-        "vm1: 1 GPU, CC enabled false, CC ready unknown",
-        "vm1 GPU 0: GPU-1, 00000000:3B:00.0, GPU 0 %",
-        "vm2: no NVIDIA GPU",
-    ]
-    assert fleet.watched_interval_seconds == 5
-    _out(capsys, "watch", "--count", "1", "--interval", "2.5")
-    assert fleet.watched_interval_seconds == 2.5
-
-
-def test_watch_gives_scripts_every_outcome_and_only_changes_when_asked(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
-    every = _json_lines(_out(capsys, "watch", "-o", "json", "--count", "7"))
-    assert [each["guest_id"] for each in every] == ["vm1", "vm2", "vm1", "vm2", "vm1", "vm2", "vm1"]
-    changed = _json_lines(_out(capsys, "watch", "-o", "json", "--changes", "--count", "2"))
-    assert [each["guest_id"] for each in changed] == ["vm1", "vm2"]
-    rows = _rows(_out(capsys, "watch", "-o", "csv", "--count", "3"))
-    assert [row["guest_id"] for row in rows] == ["vm1", "vm2", "vm1"]
-
-
-@pytest.mark.usefixtures("dead")
-def test_top_without_a_terminal_prints_whole_tables(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
-    busy = GpuDevice(index=1, utilization_gpu=97, memory_used_bytes=1024, memory_total_bytes=2048, power_usage_mw=1000)
-    fleet.guests["vm3"] = Guest(GpuInfo(gpus=[GpuDevice(index=0), busy], sample_age_ms=1000))
-    lines = _out(capsys, "top", "--count", "1").splitlines()
-    assert lines[0] == "4 guests, 1 failing; 3 GPUs, at 48 % (2 of 3), 1.00 KB of 2.00 KB (1 of 3), 1.0 W (1 of 3)"
-    assert lines[1] == "vm0: unavailable: unreachable"
-    assert [line.split()[:2] for line in lines[2:6]] == [["Guest", "GPU"], ["vm3", "1"], ["vm1", "0"], ["vm3", "0"]]
-    assert lines[6] == "vm2: no NVIDIA GPU"
-    assert [line.split()[:2] for line in _out(capsys, "top", "--count", "1", "--sort", "guest").splitlines()[3:6]] == [
-        ["vm1", "0"],
-        ["vm3", "0"],
-        ["vm3", "1"],
-    ]
-
-
-@pytest.mark.usefixtures("dead")
-def test_top_for_scripts_is_a_line_or_rows_per_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = _json_lines(_out(capsys, "top", "--count", "2", "--interval", "1", "-o", "json"))
-    assert [each["guest_id"] for each in first["guests"]] == ["vm0", "vm1", "vm2"]
-    assert [each["guest_id"] for each in second["guests"]] == ["vm0", "vm1", "vm2"]
-    assert [row["guest_id"] for row in _rows(_out(capsys, "top", "--count", "1", "-o", "csv"))] == ["vm0", "vm1", "vm2"]
 
 
 @pytest.mark.parametrize("command", [["gpu", "--all"], ["top"], ["watch"], ["list"]])
 def test_a_proxy_that_is_not_there_is_exit_status_4_at_once(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert "is the address right" in _refusal(capsys, 4, *command, "--proxy", "unix:/run/nobody")
-
-
-def test_fields_of_a_newer_guest_are_named_once_in_a_stream(capsys: pytest.CaptureFixture[str], fleet: Fleet) -> None:
-    newer = GpuInfo.FromString(b"\xca\x3e\x01a")  # field 1001, bytes
-    fleet.guests = {"vm1": Guest(newer), "vm2": Guest(newer)}
-    for command in (["gpu", "--all"], ["watch", "--count", "2"], ["top", "--count", "1"]):
-        assert run(command) == 0
-        assert capsys.readouterr().err.count("GpuInfoResponse.1001") == 1
+    assert "is the address right" in refusal_of(capsys, 4, *command, "--proxy", "unix:/run/nobody")

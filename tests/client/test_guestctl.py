@@ -17,6 +17,7 @@ from guest_client.guestctl.cli import run
 from guest_client.guestctl.output.json_view import unknown_numbers, view
 from guest_fleet.v1 import fleet_pb2
 from tests.client.fake_proxy import Fleet, Guest
+from tests.client.in_process import refusal_of
 
 GpuDevice = guest_api_pb2.GpuDevice
 GpuInfo = guest_api_pb2.GpuInfoResponse
@@ -40,15 +41,6 @@ def _table(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     out, err = capsys.readouterr()
     assert err == ""
     return out
-
-
-def _refusal(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
-    assert run(list(arguments)) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("guestctl: ")
-    assert err.count("\n") == 1, "one line"
-    return err
 
 
 def test_a_card_is_one_line_with_dashes_for_what_is_unset(capsys: pytest.CaptureFixture[str], fleet: Fleet, address: str) -> None:
@@ -146,7 +138,7 @@ def test_text_of_a_hostile_guest_drives_no_terminal(capsys: pytest.CaptureFixtur
             _table(capsys, "gpu", "vm1", "--proxy", address),
             _table(capsys, "gpu", "vm2", "--proxy", address),
             _table(capsys, "list", "--proxy", address),
-            _refusal(capsys, 1, "gpu", "vm3", "--proxy", address),
+            refusal_of(capsys, 1, "gpu", "vm3", "--proxy", address),
         ]
     )
     assert all(line.isprintable() for line in shown.split("\n"))
@@ -186,7 +178,7 @@ def test_the_exit_status_tells_the_kind_of_failure(
     capsys: pytest.CaptureFixture[str], fleet: Fleet, address: str, code: grpc.StatusCode, status: int
 ) -> None:
     fleet.guests["vm1"].refuses_with = (code, "because")
-    refusal = _refusal(capsys, status, "gpu", "vm1", "--proxy", address)
+    refusal = refusal_of(capsys, status, "gpu", "vm1", "--proxy", address)
     assert "'vm1'" in refusal
     assert "because" in refusal
     assert address in refusal
@@ -212,11 +204,11 @@ def test_the_proxy_of_the_environment_is_asked_unless_a_flag_says_otherwise(
     monkeypatch.setenv("GUESTCTL_PROXY", "unix:/nowhere")
     assert "agent of vm2" in _table(capsys, "info", "vm2", "--proxy", address)
     assert "agent of vm1" in _table(capsys, "info", "--guest", address)
-    assert "unix:/nowhere" in _refusal(capsys, 4, "info", "vm1")
+    assert "unix:/nowhere" in refusal_of(capsys, 4, "info", "vm1")
 
 
 def test_a_host_name_that_nobody_knows_is_told_without_the_resolvers_words(capsys: pytest.CaptureFixture[str]) -> None:
-    refusal = _refusal(capsys, 4, "--proxy", "nowhere.invalid:1", "--timeout", "9", "list")
+    refusal = refusal_of(capsys, 4, "--proxy", "nowhere.invalid:1", "--timeout", "9", "list")
     assert "nowhere.invalid:1: unavailable: cannot connect: the host name is not known (is the address right" in refusal
     assert "[" not in refusal
 
@@ -272,7 +264,7 @@ def test_a_younger_sample_can_be_demanded(capsys: pytest.CaptureFixture[str], fl
     ],
 )
 def test_misuse_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
-    assert word in _refusal(capsys, 2, *arguments)
+    assert word in refusal_of(capsys, 2, *arguments)
 
 
 def test_an_absurd_timestamp_is_shown_and_no_traceback() -> None:

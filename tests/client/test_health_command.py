@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 
 import grpc
 import pytest
@@ -15,14 +14,9 @@ from guest_client.guestctl.cli import run
 from tests.client.fake_proxy import Fleet, Guest
 from tests.guest_contract.test_health import answer, healthy
 
+pytestmark = pytest.mark.usefixtures("asks_the_proxy")
+
 HOSTILE = "\x1b[2J\r\n[red]a[/red]\u202e"
-
-
-@pytest.fixture(autouse=True)
-def _proxy(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    for name in [name for name in os.environ if name.startswith("GUESTCTL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GUESTCTL_PROXY", address)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from guest_api.guest_api_pb2 import GpuInfoResponse
 from guest_client.guestctl.cli import run
 from tests.client.fake_proxy import Fleet, Guest, serve
+from tests.client.in_process import output_of, refusal_of
 from tests.client.terminal import on_terminal
 from tests.client.test_completion import completed
 from tests.guest_contract.test_health import answer, healthy
@@ -57,25 +58,11 @@ def three(both: list[str]) -> list[str]:
     return [*both, "--proxy", "dead=unix:/nobody"]
 
 
-def _out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(list(arguments)) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
-
-
 def _incomplete(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert run(list(arguments)) == 4
     out, err = capsys.readouterr()
     assert err == "guestctl: 1 of 3 hosts gave no answer: dead\n"
     return out
-
-
-def _refusal(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> str:
-    assert run(list(arguments)) == status
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    return err
 
 
 def _lines(text: str) -> list[Any]:
@@ -126,12 +113,12 @@ def test_cards_of_all_hosts_stand_in_one_table_and_scripts_get_the_host_with_eac
 def test_an_id_is_looked_for_on_every_host_and_with_a_host_on_that_one_alone(
     capsys: pytest.CaptureFixture[str], three: list[str], both: list[str]
 ) -> None:
-    assert [line.partition(":")[0] for line in _out(capsys, "gpu", "vm1", *both).splitlines()[:2]] == ["a/vm1", "b/vm1"]
-    assert _out(capsys, "gpu", "web", *both) == "a/web: no NVIDIA GPU\n"
-    assert _out(capsys, "gpu", "a/web", *three) == "a/web: no NVIDIA GPU\n", "the dead host is not asked"
-    assert _out(capsys, "list", "b/vm1", *three, "-o", "json").count("\n") == 1
-    assert "knows no guest nix" in _refusal(capsys, 3, "gpu", "nix", *both)
-    assert "no proxy is called so" in _refusal(capsys, 2, "gpu", "c/web", *both)
+    assert [line.partition(":")[0] for line in output_of(capsys, "gpu", "vm1", *both).splitlines()[:2]] == ["a/vm1", "b/vm1"]
+    assert output_of(capsys, "gpu", "web", *both) == "a/web: no NVIDIA GPU\n"
+    assert output_of(capsys, "gpu", "a/web", *three) == "a/web: no NVIDIA GPU\n", "the dead host is not asked"
+    assert output_of(capsys, "list", "b/vm1", *three, "-o", "json").count("\n") == 1
+    assert "knows no guest nix" in refusal_of(capsys, 3, "gpu", "nix", *both)
+    assert "no proxy is called so" in refusal_of(capsys, 2, "gpu", "c/web", *both)
     assert run(["gpu", "web", "b/web", *both]) == 3
     assert "knows no guest b/web" in capsys.readouterr().err
 
@@ -149,7 +136,7 @@ def test_health_of_all_hosts_is_6_for_a_sick_card_and_a_host_without_an_answer_c
         ("a", "web", "ok"),
         ("b", "vm1", "degraded"),
     ]
-    assert _out(capsys, "health", "a/vm1", *both) == "2 cards of 1 guest: 2 ok\n"
+    assert output_of(capsys, "health", "a/vm1", *both) == "2 cards of 1 guest: 2 ok\n"
 
 
 def test_top_shows_all_hosts_and_one_that_is_away_in_each_table(capsys: pytest.CaptureFixture[str], three: list[str]) -> None:
@@ -197,13 +184,13 @@ def test_top_on_a_terminal_follows_all_hosts_and_takes_one_that_comes_later(both
 def test_a_command_about_one_guest_takes_it_with_its_host(
     capsys: pytest.CaptureFixture[str], both: list[str], fleet: Fleet
 ) -> None:
-    assert _out(capsys, "card", "b/vm1", "0", *both).startswith("vm1 GPU 0: degraded")
-    assert "agent of web" in _out(capsys, "info", "a/web", *both)
-    assert "give HOST/ID" in _refusal(capsys, 2, "info", "web", *both)
-    assert "no proxy is called so" in _refusal(capsys, 2, "shutdown", "c/web", "--yes", *both)
-    assert "give HOST/ID" in _refusal(capsys, 2, "watch", *both)
+    assert output_of(capsys, "card", "b/vm1", "0", *both).startswith("vm1 GPU 0: degraded")
+    assert "agent of web" in output_of(capsys, "info", "a/web", *both)
+    assert "give HOST/ID" in refusal_of(capsys, 2, "info", "web", *both)
+    assert "no proxy is called so" in refusal_of(capsys, 2, "shutdown", "c/web", "--yes", *both)
+    assert "give HOST/ID" in refusal_of(capsys, 2, "watch", *both)
     assert not fleet.guests["web"].shut_down
-    _out(capsys, "shutdown", "a/web", "--yes", *both)
+    output_of(capsys, "shutdown", "a/web", "--yes", *both)
     assert fleet.guests["web"].shut_down
 
 
@@ -213,13 +200,13 @@ def test_a_file_of_hosts_and_a_context_name_them_too(
     addresses = [each.partition("=")[2] for each in both[1::2]]
     hosts = tmp_path / "hosts"
     hosts.write_text(f"# the lab\na {addresses[0]}  # first\n\n{addresses[1]}\n")
-    shown = [line.split()[0] for line in _out(capsys, "list", "--hosts", str(hosts)).splitlines()[1:]]
+    shown = [line.split()[0] for line in output_of(capsys, "list", "--hosts", str(hosts)).splitlines()[1:]]
     assert shown == ["a/vm1", "a/web", f"{addresses[1]}/vm1"]
     config_file.parent.mkdir(parents=True)
     config_file.write_text(f'current = "lab"\n[contexts.lab]\nhosts = "{hosts}"\nselector = "rack=a"\n')
-    assert [line.split()[0] for line in _out(capsys, "list").splitlines()[1:]] == ["a/vm1"]
+    assert [line.split()[0] for line in output_of(capsys, "list").splitlines()[1:]] == ["a/vm1"]
     hosts.write_text(f"a {addresses[0]}\n")
-    assert '"host":"a"' in _out(capsys, "list", "-o", "json"), "a file of one host has the same form as one of many"
+    assert '"host":"a"' in output_of(capsys, "list", "-o", "json"), "a file of one host has the same form as one of many"
     assert completed("guestctl info a/v") == (["a/vm1"], "")
 
 
@@ -239,16 +226,16 @@ def test_a_bad_file_of_hosts_is_one_line_that_names_place_and_rule(
 ) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_bytes(text.encode("latin-1"))
-    assert f"{hosts}{said}" in _refusal(capsys, 2, "list", "--hosts", str(hosts))
+    assert f"{hosts}{said}" in refusal_of(capsys, 2, "list", "--hosts", str(hosts))
 
 
 def test_hosts_that_cannot_be_told_apart_or_exclude_each_other_are_misuse(
     capsys: pytest.CaptureFixture[str], both: list[str], tmp_path: Path
 ) -> None:
-    assert "two proxies called unix:/x" in _refusal(capsys, 2, "list", "--proxy", "unix:/x", "--proxy", "unix:/x")
-    assert "exclude each other" in _refusal(capsys, 2, "list", "--hosts", str(tmp_path), *both)
-    assert "exclude each other" in _refusal(capsys, 2, "info", "--guest", "unix:/x", *both)
-    assert "no proxy is called so" in _refusal(capsys, 2, "gpu", "a/vm1", "--proxy", "unix:/x")
+    assert "two proxies called unix:/x" in refusal_of(capsys, 2, "list", "--proxy", "unix:/x", "--proxy", "unix:/x")
+    assert "exclude each other" in refusal_of(capsys, 2, "list", "--hosts", str(tmp_path), *both)
+    assert "exclude each other" in refusal_of(capsys, 2, "info", "--guest", "unix:/x", *both)
+    assert "no proxy is called so" in refusal_of(capsys, 2, "gpu", "a/vm1", "--proxy", "unix:/x")
 
 
 def test_a_host_that_refuses_is_a_row_and_its_kind_of_failure_the_exit_status(

@@ -5,56 +5,25 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from dataclasses import replace
 
 import grpc
 import pytest
 
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
-from guest_api.guest_api_pb2 import Container, GpuInfoResponse, ListContainersResponse, SystemInfo
-from guest_metrics import groups, table
-from guest_metrics.exposition import Format
+from guest_api.guest_api_pb2 import Container, GpuInfoResponse, ListContainersResponse
 from guest_transport.addresses import UnixAddress
-from tests.eventually import eventually, turns
-from tests.fleet_http.fleet import ALL_SILENT, Answers, Fleet, running_fleet
+from tests.eventually import turns
+from tests.fleet_http.fleet import ALL_SILENT, Answers, running_fleet
+from tests.fleet_http.scraping import BOUND_SECONDS, containers_known, later, next_page, of_guest, page, settled
 from tests.http.guests import h200s, system_info
 from tests.http.web import get
-from tests.metrics.readers import Labels, at, needs_promtool, promtool_complaints, read
+from tests.metrics.readers import at, needs_promtool, promtool_complaints
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.directory.sources import SourceState
 from vmm_proxy.metrics import guest_answers
 from vmm_proxy.metrics.guest_answers import LOOK_AGAIN_SECONDS
-from vmm_proxy.metrics.guest_series import KeptLines
 from vmm_proxy.metrics.last_answers import KEEP_SECONDS
-from vmm_proxy.metrics.page import GROUP_KEPT_SECONDS
 from vmm_proxy.policy.access import AccessRules
-
-BOUND_SECONDS = 20
-Samples = dict[tuple[str, Labels], float]
-
-
-async def page(fleet: Fleet, path: str = "/metrics", *, timeout: float = 3) -> Samples:
-    """The page's samples, in the way Prometheus asks for them."""
-    headers = {"X-Prometheus-Scrape-Timeout-Seconds": str(timeout), "Accept": "application/openmetrics-text;version=1.0.0"}
-    answer = await get(fleet.address, path, headers=headers)
-    assert answer.status == 200, answer.text
-    return read(answer.body, Format.OPENMETRICS)
-
-
-def later(fleet: Fleet, seconds: float) -> None:
-    """Let the clock of GuestAnswers go on."""
-    clock = fleet.pages.guest_answers.clock
-    fleet.pages.guest_answers.clock = lambda: clock() + seconds
-
-
-async def next_page(fleet: Fleet) -> Samples:
-    """A page after the moment in which two scrapes share a look."""
-    later(fleet, LOOK_AGAIN_SECONDS)
-    return await page(fleet)
-
-
-def of_guest(samples: Samples, guest_id: str) -> set[str]:
-    return {name for name, labels in samples if ("vm_id", guest_id) in labels}
 
 
 async def test_a_silent_guest_is_marked_down_and_the_others_are_there_within_the_scrapers_time() -> None:
@@ -139,12 +108,6 @@ async def test_the_last_answer_outlives_its_guest_for_a_while_with_its_age() -> 
                 await settled(fleet)
 
 
-async def settled(fleet: Fleet) -> None:
-    """Return once no guest is being looked at."""
-    guest_answers = fleet.pages.guest_answers
-    await eventually(lambda: not guest_answers.looking)
-
-
 async def test_a_guest_behind_a_reused_address_inherits_nothing() -> None:
     async with running_fleet() as fleet:
         await fleet.add("vm-a", Answers(gpus=h200s(1)))
@@ -168,97 +131,6 @@ async def test_a_stopped_or_removed_guest_has_no_series() -> None:
         assert of_guest(samples, "vm-a") == of_guest(samples, "vm-b") == set()
         assert samples[at("vmm_proxy_directory_entries", state="stopped")] == 1
         assert samples[at("vmm_proxy_directory_entries", state="running")] == 0
-
-
-async def test_two_guests_that_say_the_same_are_told_apart_by_id() -> None:
-    async with running_fleet() as fleet:
-        for guest_id in ("vm-a", "vm-b"):
-            await fleet.add(guest_id, Answers(gpus=h200s(1), system=SystemInfo(os_name="same")))
-        samples = await page(fleet)
-        assert of_guest(samples, "vm-a") == of_guest(samples, "vm-b") != set()
-
-
-async def test_a_guest_sets_none_of_the_proxys_labels() -> None:
-    forged = 'x",vm_id="vm-b",vm_rack="stolen'
-    async with running_fleet(labels={"rack": "vm_rack"}) as fleet:
-        reply = h200s(2)
-        reply.gpus[0].uuid = forged
-        reply.gpus[1].uuid = '\n# TYPE vmm_proxy_guest_up gauge\nvmm_proxy_guest_up{vm_id="vm-b"} 0\n'
-        containers = ListContainersResponse(
-            containers=[Container(id="1" * 64, names=[f"/{forged}"], image=forged, state="running")]
-        )
-        await fleet.add(
-            "vm-evil", Answers(gpus=reply, system=SystemInfo(os_name=forged), containers=containers), labels={"rack": "r1"}
-        )
-        await fleet.add("vm-b", labels={"rack": "r2"})
-        await page(fleet)
-        await containers_known(fleet)
-        samples = await page(fleet)
-        assert samples[at("vmm_proxy_guest_up", vm_id="vm-b", vm_rack="r2")] == 1
-        for name, labels in samples:
-            own = dict(labels)
-            if name.startswith(("dstack_", "vmm_proxy_guest_")):
-                assert (own["vm_id"], own["vm_rack"]) in {("vm-evil", "r1"), ("vm-b", "r2")}
-        assert any(name == "dstack_guest_container_info" and ("image", forged) in labels for name, labels in samples)
-
-
-async def containers_known(fleet: Fleet) -> None:
-    await eventually(lambda: all(guest.containers.tried for guest in fleet.pages.guest_answers.guests()))
-
-
-async def test_containers_can_be_left_out_and_are_then_not_asked_for() -> None:
-    async with running_fleet(containers=False) as fleet:
-        answers = await fleet.add("vm-a")
-        await page(fleet)
-        assert "ListContainers" not in answers.asked
-
-
-async def test_an_answer_that_would_crowd_out_the_others_is_left_off() -> None:
-    huge = GpuInfoResponse()
-    for index in range(300):
-        huge.gpus.add(index=index, uuid="u" * 400, temperature_c=1)
-    async with running_fleet() as fleet:
-        await fleet.add("vm-huge", Answers(gpus=huge, silent={"SysInfo"}))
-        await fleet.add("vm-a", Answers(gpus=h200s(1)))
-        samples = await page(fleet, timeout=1)
-        # It answered: it is reachable, in the list of guests too.
-        assert samples[at("vmm_proxy_guest_up", vm_id="vm-huge")] == 1
-        assert of_guest(samples, "vm-huge") == {"vmm_proxy_guest_up"}
-        assert samples[at("vmm_proxy_guest_up", vm_id="vm-a")] == 1
-
-
-async def test_cards_are_joined_with_their_addresses_on_the_host() -> None:
-    async with running_fleet() as fleet:
-        await fleet.add("vm-a", Answers(gpus=h200s(2)), gpus=("0000:3b:00.0", "0000:3c:00.0"))
-        await fleet.add("vm-fewer", Answers(gpus=h200s(1)), gpus=("0000:5b:00.0", "0000:5c:00.0"))
-        samples = await page(fleet)
-        joins = [dict(labels) for name, labels in samples if name == "vmm_proxy_guest_gpu_info"]
-        assert {(join["vm_id"], join["pci_bus_id"], join["host_pci_bus_id"]) for join in joins} == {
-            ("vm-a", "00000000:01:00.0", "0000:3b:00.0"),
-            ("vm-a", "00000000:02:00.0", "0000:3c:00.0"),
-        }
-        assert all(set(join) == {"vm_id", "index", "uuid", "pci_bus_id", "host_pci_bus_id"} for join in joins)
-
-
-async def test_what_the_host_gave_is_said_of_a_guest_that_answers_and_of_one_that_does_not() -> None:
-    async with running_fleet() as fleet:
-        four = tuple(f"0000:3b:00.{number}" for number in range(4))
-        await fleet.add("vm-fewer", Answers(gpus=h200s(3)), gpus=four)
-        await fleet.add("vm-silent", Answers(silent=set(ALL_SILENT)), gpus=four)
-        await fleet.add("vm-none")
-        samples = await page(fleet, timeout=1)
-        given = {
-            dict(labels)["vm_id"]: value for (name, labels), value in samples.items() if name == "vmm_proxy_guest_gpus_given"
-        }
-        assert given == {"vm-fewer": 4, "vm-silent": 4}
-        assert samples[at("dstack_gpu_nvml_devices", vm_id="vm-fewer")] == 3
-        one = await page(fleet, "/metrics?vm_id=vm-fewer")
-        assert one[at("vmm_proxy_guest_gpus_given", vm_id="vm-fewer")] == 4
-        missed = "A card is missing: 4 given by the host, 3 seen by the driver"
-        assert missed in (fleet.pages.view.rows("vm-fewer") or "")
-        fleet.directory.replace(replace(fleet.directory.known("vm-fewer"), gpus=four[:3]))
-        assert (await page(fleet))[at("vmm_proxy_guest_gpus_given", vm_id="vm-fewer")] == 3
-        assert missed not in (fleet.pages.view.rows("vm-fewer") or "")
 
 
 async def test_calls_are_counted_by_method_and_status_and_refusals_by_reason() -> None:
@@ -384,69 +256,3 @@ async def test_a_page_of_many_guests_is_whole_and_the_loop_goes_on_meanwhile() -
         counting.cancel()
         assert sum(name == "dstack_gpu_temperature_celsius" for name, _ in samples) == 2400
         assert taken > 50
-
-
-def sick() -> GpuInfoResponse:
-    reply = h200s(2)
-    reply.groups.append("health")
-    reply.gpus[0].row_remap_pending = True
-    return reply
-
-
-def names(samples: Samples) -> set[str]:
-    return {name for name, _ in samples}
-
-
-@pytest.mark.parametrize("of", ["/metrics?", "/metrics?vm_id=vm-a&"])
-async def test_the_groups_that_are_chosen_are_on_the_page_and_no_others(of: str) -> None:
-    async with running_fleet() as fleet:
-        await fleet.add("vm-a", Answers(gpus=sick()))
-        usual = names(await page(fleet, of))
-        health = names(await page(fleet, f"{of}group=health"))
-        both = names(await page(fleet, f"{of}group=health&group=base"))
-    assert {"dstack_gpu_health", "dstack_gpu_row_remap_pending"} <= health
-    of_health = {family.name for family in table.of_groups({"health"})}
-    assert health == usual & of_health
-    assert {"dstack_gpu_temperature_celsius", "dstack_guest_cpus", "vmm_proxy_guest_up"} <= both - of_health
-    assert both & of_health == health
-
-
-async def test_a_fleet_is_shown_without_the_groups_that_few_look_at() -> None:
-    async with running_fleet() as fleet:
-        await fleet.add("vm-a", Answers(gpus=sick()))
-        shown = names(await page(fleet))
-    assert shown <= {family.name for family in table.of_groups({"base", "identity", "health"})} | {
-        family.name for family in table.PROXY_FAMILIES
-    } | {"vmm_proxy_call_duration_seconds_bucket", "vmm_proxy_call_duration_seconds_sum", "vmm_proxy_call_duration_seconds_count"}
-
-
-@pytest.mark.parametrize("of", ["/metrics?", "/metrics?vm_id=vm-a&"])
-async def test_an_unknown_group_is_refused_before_a_guest_is_asked(of: str) -> None:
-    async with running_fleet() as fleet:
-        answers = await fleet.add("vm-a", Answers(gpus=sick()))
-        answer = await get(fleet.address, f"{of}group=health&group=power")
-        assert (answer.status, answer.text) == (400, f"group: known are {', '.join(groups.KNOWN)}\n")
-        assert answers.asked == {}
-
-
-async def test_pages_of_several_choices_share_their_lines_and_a_choice_of_long_ago_is_kept_no_more() -> None:
-    async with running_fleet() as fleet:
-        await fleet.add("vm-a", Answers(gpus=sick()))
-        await page(fleet, "/metrics?group=base")
-        [known] = fleet.pages.guest_answers.guests()
-        first = known.lines
-        assert isinstance(first, KeptLines)
-        assert first.groups == {"base"}
-        await page(fleet, "/metrics?group=health")
-        await page(fleet, "/metrics?group=base")
-        both = known.lines
-        assert isinstance(both, KeptLines)
-        assert both.groups == {"base", "health"}
-        # Within the life of an answer, twice: health was chosen too long ago after the second.
-        for _ in range(2):
-            later(fleet, GROUP_KEPT_SECONDS * 0.6)
-            await page(fleet, "/metrics?group=base")
-        last = known.lines
-        assert isinstance(last, KeptLines)
-        assert last.groups == {"base"}
-        assert "dstack_gpu_health" not in last.gpus.form.heads

@@ -14,7 +14,7 @@ from guest_fleet.v1 import fleet_pb2, fleet_pb2_grpc
 from guest_transport.addresses import UnixAddress
 from guest_transport.options import channel_options
 from tests.fleet_http.fleet import Answers, Context, Fleet, running_fleet
-from tests.fleet_http.test_metrics_page import later, page, settled
+from tests.fleet_http.scraping import later, page, settled
 from tests.metrics.readers import at
 from vmm_proxy.errors import CallError
 from vmm_proxy.metrics.guest_answers import LOOK_AGAIN_SECONDS

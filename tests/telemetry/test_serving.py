@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from guest_api import guest_api_pb2
 from guest_service.telemetry.gpu_telemetry import NO_SAMPLE_YET, STILL_NO_SAMPLE
 from tests.eventually import turns
-from tests.telemetry.rack import BACKOFF, TIMEOUT, TTL, Machine, PacedSampler, Rig, temperature
+from tests.telemetry.rack import TIMEOUT, TTL, Machine, PacedSampler, Rig, temperature
 from tests.telemetry.virtual_time import in_virtual_time, passes, virtual_loop
 
 PENDING = guest_api_pb2.GpuInfoResponse(error=NO_SAMPLE_YET, first_sample_pending=True)
@@ -212,82 +211,6 @@ async def test_closing_answers_those_who_wait_and_takes_no_more_samples() -> Non
 
 
 @in_virtual_time
-async def test_max_age_is_met_by_a_sample_that_is_young_enough() -> None:
-    async with Rig() as rig:
-        await passes(2.1)
-        assert temperature(await rig.telemetry.gpu_info("caller", max_age_seconds=2.5)) == 1
-        assert rig.samples == 1
-
-
-@in_virtual_time
-async def test_max_age_waits_for_a_new_sample_when_one_is_due() -> None:
-    async with Rig() as rig:
-        await passes(20)
-        began = virtual_loop().time()
-        reply = await rig.telemetry.gpu_info("caller", max_age_seconds=10)
-        assert (temperature(reply), reply.sample_age_ms) == (2, 0)
-        assert virtual_loop().time() - began == pytest.approx(0.1)
-
-
-@in_virtual_time
-async def test_max_age_below_the_spacing_waits_until_the_spacing_allows_a_sample() -> None:
-    async with Rig() as rig:
-        await passes(1.1)
-        replies = await asyncio.gather(*(rig.telemetry.gpu_info(f"{n}", max_age_seconds=0) for n in range(20)))
-        assert {(temperature(reply), reply.sample_age_ms) for reply in replies} == {(2, 0)}
-        assert rig.sampler.started[1] - rig.sampler.ended[0][0] == pytest.approx(TTL, abs=0.01)
-
-
-@in_virtual_time
-async def test_max_age_that_cannot_be_met_in_time_is_told_so_at_once() -> None:
-    async with Rig() as rig:
-        await passes(1.1)
-        began = virtual_loop().time()
-        reply = await rig.telemetry.gpu_info("caller", max_age_seconds=0, timeout_seconds=3)
-        assert virtual_loop().time() == began
-        assert reply == guest_api_pb2.GpuInfoResponse(
-            error="no GPU sample that is at most 0 s old within 2.9 s; the last one is 1.0 s old"
-        )
-
-
-@in_virtual_time
-async def test_max_age_never_gets_an_older_sample_when_the_new_one_is_late() -> None:
-    async with Rig() as rig:
-        await passes(60.1)
-        rig.sampler.duration = 8
-        reply = await rig.telemetry.gpu_info("caller", max_age_seconds=5, timeout_seconds=2)
-        assert reply.error == "no GPU sample that is at most 5 s old within 1.9 s; the last one is 61.9 s old"
-        assert not reply.HasField("cc_enabled")
-
-
-@in_virtual_time
-async def test_max_age_cannot_shorten_the_back_off_of_a_driver_that_failed() -> None:
-    async with Rig() as rig:
-        rig.sampler.reason = "GPU is lost"
-        await passes(TTL + 1)
-        for _ in range(10):
-            began = virtual_loop().time()
-            reply = await rig.telemetry.gpu_info("caller", max_age_seconds=0, timeout_seconds=15)
-            # The back-off ends behind the caller's bound: the failure itself is the answer, with its age.
-            assert virtual_loop().time() == began
-            assert reply.error == "GPU is lost"
-            assert reply.HasField("sample_age_ms")
-            await passes(1)
-        assert rig.samples == 1
-
-
-@in_virtual_time
-async def test_max_age_waits_for_the_end_of_a_back_off_that_its_bound_allows() -> None:
-    async with Rig() as rig:
-        rig.sampler.reason = "GPU is lost"
-        await passes(BACKOFF - 5)
-        rig.sampler.reason = ""
-        reply = await rig.telemetry.gpu_info("caller", max_age_seconds=1, timeout_seconds=15)
-        assert temperature(reply) == 2
-        assert rig.sampler.started[1] - rig.sampler.ended[0][0] == pytest.approx(BACKOFF, abs=0.01)
-
-
-@in_virtual_time
 async def test_time_asleep_counts_as_age() -> None:
     async with Rig() as rig:
         await passes(1.1)
@@ -328,50 +251,3 @@ async def test_a_driver_that_lists_no_gpu_though_the_bus_has_two_is_unknown_and_
         assert reply.error == "the NVIDIA driver lists no GPU; the PCI bus has 2"
         assert not reply.HasField("cc_enabled")
         assert rig.telemetry.stats.samples["driver_error"] == 1
-
-
-@in_virtual_time
-async def test_outcomes_are_counted_by_kind_from_zero() -> None:
-    async with Rig(ahead=False) as rig:
-        assert set(rig.telemetry.stats.samples.values()) == {0}
-        assert rig.telemetry.stats.last_duration_seconds is None
-        await passes(10)
-        rig.sampler.reason = "GPU is lost"
-        rig.telemetry.last("scraper")
-        await passes(40)
-        rig.sampler.duration = 3600
-        rig.telemetry.last("scraper")
-        await passes(40)
-        counted = {kind: count for kind, count in rig.telemetry.stats.samples.items() if count}
-        assert counted == {"sample": 1, "driver_error": 1, "timeout": 1}
-        assert rig.telemetry.stats.last_duration_seconds == pytest.approx(TIMEOUT)
-
-
-@in_virtual_time
-async def test_a_failure_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "guest_service.telemetry.gpu_telemetry"):
-        async with Rig(ahead=False, backoff=1.0, ttl=1.0) as rig:
-            for reason in ("", "lost", "lost", "lost", "", ""):
-                rig.sampler.reason = reason
-                await passes(2)
-                rig.telemetry.last("scraper")
-            await passes(2)
-    told = [record.getMessage() for record in caplog.records if record.name.endswith(".gpu_telemetry")]
-    assert told == ["no GPU sample: lost", "GPU samples are there again: 1 devices"]
-
-
-@in_virtual_time
-async def test_a_sampler_with_a_bug_is_an_outcome_too_and_is_backed_off_from(caplog: pytest.LogCaptureFixture) -> None:
-    class Buggy(PacedSampler):
-        async def sample(self) -> None:  # type: ignore[override] # the bug
-            self.started.append(0)
-            raise ZeroDivisionError
-
-    async with Rig(sampler=Buggy) as rig:
-        reply = await rig.telemetry.gpu_info("caller")
-        assert reply.error == "internal error while taking a GPU sample; the agent's log has it"
-        assert "ZeroDivisionError" in caplog.text
-        await passes(BACKOFF - 1)
-        rig.telemetry.last("scraper")
-        await turns()
-        assert rig.samples == 1
