@@ -9,11 +9,12 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
-.PHONY: help demo test check proto proto-check reference messages metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
+.PHONY: pictures axe help demo test check proto proto-check reference messages metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
   fuzz coverage soak kills attack bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics fleet-sim gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
+	@echo 'make pictures       the pictures of the pages in docs; axe: what the tests of accessibility need (npm)'
 	@echo 'make test           all tests; TESTS=tests/proxy runs some of them'
 	@echo 'make check          all tests and every other check'
 	@echo 'make vm-test        emulated VMs: real vsock, the installed packages under systemd, suspended and paused; vm-test-vsock: vsock alone'
@@ -42,6 +43,14 @@ $(READY): $(LOCK) pyproject.toml
 	@PYTHONDONTWRITEBYTECODE= $(PIP) install --require-hashes -r $(LOCK)
 	@PYTHONDONTWRITEBYTECODE= $(PIP) install --no-deps --no-build-isolation --no-index -e .
 	@touch $@
+
+# The pictures of the pages in docs/pictures, with Debian's chromium.
+pictures: $(READY)
+	$(BIN)/python -m tools.pictures
+
+# What the tests of accessibility load into the browser; they are skipped without it.
+axe:
+	npm ci --prefix tests/accessibility --no-audit --no-fund
 
 demo: $(READY)
 	@$(BIN)/python demo/demo.py $(if $(ONCE),--once)

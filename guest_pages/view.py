@@ -5,10 +5,20 @@ Judging happens here, so that templates only place words: unknown becomes a dash
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from guest_api.guest_api_pb2 import Container, DiskInfo, GpuDevice, GpuInfoResponse, GpuProcess, MigInstance, SystemInfo
+from guest_api.guest_api_pb2 import (
+    Container,
+    DiskInfo,
+    GpuDevice,
+    GpuInfoResponse,
+    GpuProcess,
+    MigInstance,
+    NetworkInformation,
+    SystemInfo,
+)
 from guest_contract import card_values, health, system_values, words
 from guest_contract.card_fields import BASE, GROUPS, HEALTH, MEMORY_LIMIT_BYTES, MIG, PROCESSES, ROWS, page_title
 from guest_contract.card_row import BAR, GUEST_PAGE, TEXT, WITHIN
@@ -17,6 +27,10 @@ from guest_transport.http import formats
 
 # From here a disk or memory bar asks to be looked at. A full GPU is what it was bought for, and asks nothing.
 FULL_PERCENT = 90
+# A machine has 16 at most; one that lists a thousand means no good.
+CARDS_LIMIT = 256
+# Disks, interfaces, addresses and containers, for the same reason.
+LINES_LIMIT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +41,16 @@ class Bar:
     words: str
     fill: int | None
     alarming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The last half hour of a value: from what to what it went, what the height means, and the corners of its line in SVG's words."""
+
+    title: str
+    span: str
+    scale: str
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +67,8 @@ class CardView:
     errors: tuple[str, ...]
     health: str
     why: tuple[str, ...]
+    # Empty where nobody remembers.
+    graphs: tuple[Graph, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +83,7 @@ class GpuView:
     devtools: bool
     cards: tuple[CardView, ...]
     missing: str
+    more_cards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +93,13 @@ class SystemView:
     facts: tuple[tuple[str, str], ...]
     bars: tuple[Bar, ...]
     disks: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkView:
+    """The network section."""
+
+    facts: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +115,8 @@ class ContainerView:
     running: bool
 
 
-def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) -> GpuView:
-    """The GPU section from the last outcome."""
+def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None, limit: int = CARDS_LIMIT) -> GpuView:
+    """The GPU section from the last outcome, with `limit` cards at most."""
     seen = len(reply.gpus)
     shown = ready and not reply.error
     return GpuView(
@@ -92,8 +126,9 @@ def gpu_view(reply: GpuInfoResponse, *, ready: bool, pci_devices: int | None) ->
         cc_enabled=words.yes_no(reply.cc_enabled if reply.HasField("cc_enabled") else None),
         cc_ready=words.yes_no(reply.cc_ready if reply.HasField("cc_ready") else None),
         devtools=reply.cc_devtools,
-        cards=tuple(map(card_view, reply.gpus, health.judge_cards(reply))),
+        cards=tuple(map(card_view, reply.gpus[:limit], health.judge_cards(reply))),
         missing=words.cards_missing(seen, pci_devices) if shown else "",
+        more_cards=max(0, seen - limit),
     )
 
 
@@ -173,14 +208,14 @@ def system_view(info: SystemInfo) -> SystemView:
             ("CPU since boot", formats.text(words.cpu_time(system_values.cpu_seconds(info)))),
             *(
                 (f"Network {formats.text(name)}", words.traffic(*traffic))
-                for name, traffic in system_values.traffic(info).items()
+                for name, traffic in itertools.islice(system_values.traffic(info).items(), LINES_LIMIT)
             ),
         ),
         bars=(
             _usage_bar("Memory", used, total, f"{words.size(available)} available"),
             _usage_bar("Swap", used_swap, total_swap) if total_swap != 0 else Bar("Swap", "none", None),
         ),
-        disks=tuple(_disk_bar(disk) for disk in info.disks),
+        disks=tuple(_disk_bar(disk) for disk in info.disks[:LINES_LIMIT]),
     )
 
 
@@ -201,6 +236,19 @@ def _disk_bar(disk: DiskInfo) -> Bar:
     return _usage_bar(label, disk.total_size - disk.free_size, disk.total_size, f"{words.size(disk.free_size)} free")
 
 
+def network_view(info: NetworkInformation) -> NetworkView:
+    """The network section."""
+    facts = [
+        (f"Interface {formats.text(each.name)}", ", ".join(f"{one.address}/{one.prefix}" for one in each.addresses[:LINES_LIMIT]))
+        for each in info.interfaces[:LINES_LIMIT]
+    ]
+    facts.append(("Gateways", ", ".join(gateway.address for gateway in info.gateways[:LINES_LIMIT])))
+    facts.append(("Name servers", ", ".join(info.dns_servers[:LINES_LIMIT])))
+    if info.wg_info:
+        facts.append(("WireGuard", info.wg_info))
+    return NetworkView(tuple((name, formats.text(said) or words.UNKNOWN) for name, said in facts))
+
+
 def container_views(containers: Sequence[Container]) -> tuple[ContainerView, ...]:
     """The containers, running ones first, then by name."""
     views = [
@@ -213,6 +261,6 @@ def container_views(containers: Sequence[Container]) -> tuple[ContainerView, ...
             status=formats.text(container.status),
             running=container.state == "running",
         )
-        for container in containers
+        for container in containers[:LINES_LIMIT]
     ]
     return tuple(sorted(views, key=lambda view: (not view.running, view.name, view.id)))

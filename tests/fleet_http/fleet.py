@@ -37,6 +37,7 @@ class Answers(guest_api_pb2_grpc.GuestApiServicer):
     gpus: GpuInfoResponse = field(default_factory=GpuInfoResponse)
     system: SystemInfo = field(default_factory=lambda: SystemInfo(os_name="Debian", num_cpus=4, uptime=90061))
     containers: ListContainersResponse = field(default_factory=ListContainersResponse)
+    network: guest_api_pb2.NetworkInformation = field(default_factory=guest_api_pb2.NetworkInformation)
     silent: set[str] = field(default_factory=set)
     asked: dict[str, int] = field(default_factory=dict)
 
@@ -61,7 +62,8 @@ class Answers(guest_api_pb2_grpc.GuestApiServicer):
         return guest_api_pb2.GuestInfo(version="1")
 
     async def NetworkInfo(self, request: empty_pb2.Empty, context: Context) -> guest_api_pb2.NetworkInformation:
-        return guest_api_pb2.NetworkInformation()
+        await self._heard("NetworkInfo")
+        return self.network
 
     async def Shutdown(self, request: empty_pb2.Empty, context: Context) -> empty_pb2.Empty:
         return empty_pb2.Empty()

@@ -139,17 +139,17 @@ def test_a_graph_stays_inside_its_box_and_breaks_at_every_gap(past: list[int | N
 )
 def test_each_state_of_a_guest_says_what_it_is(known: LastKnown | None, state: str, note: str) -> None:
     shown = rows(known)
-    assert (shown.state, shown.note) == (state, note)
+    assert (shown.head.state, shown.head.note) == (state, note)
 
 
 def test_the_last_answer_of_a_dead_guest_is_shown_with_its_age_until_it_is_too_old() -> None:
-    assert (rows(failed(answered(h200s(1), 60))).age_label, rows(failed(answered(h200s(1), 60))).age_words) == (
+    assert (rows(failed(answered(h200s(1), 60))).head.age_label, rows(failed(answered(h200s(1), 60))).head.age_words) == (
         "sample",
         "61.2 s",
     )
     old = rows(failed(answered(h200s(1), 7500)))
     assert old.cards == ()
-    assert (old.age_label, old.age_words) == ("last answer", "2h 5m")
+    assert (old.head.age_label, old.head.age_words) == ("last answer", "2h 5m")
 
 
 def test_what_is_unset_is_a_dash_and_never_a_zero() -> None:
@@ -215,15 +215,15 @@ def test_confidential_computing_has_five_answers(enabled: bool | None, ready: bo
         reply.ClearField(field)  # type: ignore[arg-type] # the stubs want each name as a type of its own
         if value is not None:
             setattr(reply, field, value)
-    assert rows(answered(reply)).cc == words
+    assert rows(answered(reply)).head.cc == words
     reply.cc_devtools = False
-    assert rows(answered(reply)).cc == words
+    assert rows(answered(reply)).head.cc == words
 
 
 def test_devtools_is_said_where_it_is_on() -> None:
     reply = h200s(1)
     reply.cc_devtools = True
-    assert rows(answered(reply)).cc == "CC ready, DevTools on"
+    assert rows(answered(reply)).head.cc == "CC ready, DevTools on"
 
 
 def test_a_thousand_cards_and_errors_are_cut_and_said_to_be() -> None:
@@ -231,7 +231,7 @@ def test_a_thousand_cards_and_errors_are_cut_and_said_to_be() -> None:
     for index in range(200):
         reply.gpus.add(index=index, errors=["x" * 10_000] * 50)
     shown = rows(answered(reply))
-    assert (len(shown.cards), shown.more_cards) == (CARDS_LIMIT, 200 - CARDS_LIMIT)
+    assert (len(shown.cards), shown.head.more_cards) == (CARDS_LIMIT, 200 - CARDS_LIMIT)
     assert shown.cards[0].errors[-1] == "and 43 more"
     assert max(map(len, shown.cards[0].errors)) < 1000
 

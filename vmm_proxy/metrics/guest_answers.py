@@ -16,7 +16,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
+from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, NetworkInformation, SystemInfo
 from guest_contract.methods import Method, proxied_methods
 from guest_transport.process.clock import Clock, boottime
 from vmm_proxy.directory.directory import Directory, GuestEntry
@@ -39,6 +39,9 @@ LOOK_SHARE = 0.9
 LEAST_LOOK_SECONDS = 2.0
 # As old as a guest's own page lets its list become.
 CONTAINERS_SECONDS = 15.0
+# Addresses change rarely, and the first question costs the guest's agent 10 MiB.
+NETWORK_SECONDS = 60.0
+NETWORK_CALL_SECONDS = 5.0
 # A guest gives its container engine 10 s, and then says what is wrong with it.
 CONTAINERS_CALL_SECONDS = 12.0
 # 8 cards take 1.6 KB, 100 containers 20 KB. A card's text stands on eight lines of the page, so a bigger answer could crowd out the others.
@@ -105,6 +108,17 @@ class GuestAnswers:
             await wait.worth_showing(seconds)
         finally:
             self._waits.discard(wait)
+
+    async def ask_for_network(self, guest: LastKnown, seconds: float) -> None:
+        """Have the network of `guest` looked at, if that is due, and wait for it for `seconds` at most."""
+        now = self.clock()
+        if now - guest.network_asked_at < NETWORK_SECONDS:
+            return
+        guest.network_asked_at = now
+        deadline = asyncio.get_running_loop().time() + NETWORK_CALL_SECONDS
+        task = asyncio.create_task(self._ask(guest, guest.network, "NetworkInfo", NetworkInformation, deadline))
+        self._keep(task)
+        await asyncio.wait({task}, timeout=seconds)
 
     async def close(self) -> None:
         """End every refresh."""

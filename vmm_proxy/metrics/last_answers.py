@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, SystemInfo
+from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse, NetworkInformation, SystemInfo
 from guest_contract import card_sums
 from guest_contract.card_sums import NO_CARDS, CardSums
 from vmm_proxy.directory.directory import GuestEntry
@@ -62,9 +62,12 @@ class LastKnown:
     gpus: Part[GpuInfoResponse] = field(default_factory=Part)
     system: Part[SystemInfo] = field(default_factory=Part)
     containers: Part[ListContainersResponse] = field(default_factory=Part)
+    # For the guest's own page alone.
+    network: Part[NetworkInformation] = field(default_factory=Part)
     # On the clock of GuestAnswers.
     asked_at: float = float("-inf")
     containers_asked_at: float = float("-inf")
+    network_asked_at: float = float("-inf")
     # How long the last refresh took; None before the first one ended.
     look_seconds: float | None = None
     # Counts refreshes that ended, and changes of the entry: whoever shows a guest sees from it that there is something new.

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from guest_transport.http.answers import error_answers
 from vmm_proxy.pages.dashboard_page import DashboardPage
 from vmm_proxy.pages.discovery import Discovery
+from vmm_proxy.pages.guest_page import GuestPage
 from vmm_proxy.pages.metrics_page import MetricsPage
 from vmm_proxy.pages.parts import PageParts
 
@@ -24,6 +25,9 @@ def create_http_app(parts: PageParts) -> Starlette:
     discovery = Discovery(parts.guest_answers, parts.setup.labels, parts.setup.target)
 
     dashboard = DashboardPage(parts.guest_answers, parts.view)
+    guest = GuestPage(
+        parts.directory, parts.guest_answers, parts.view.history, parts.view.pages, with_containers=parts.setup.containers
+    )
 
     async def healthz(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -37,6 +41,8 @@ def create_http_app(parts: PageParts) -> Starlette:
         routes=[
             Route("/", dashboard.page),
             Route("/events", parts.live.answer),
+            Route("/guests/{id}", guest.page),
+            Route("/guests/{id}/live", guest.live),
             Route("/assets/{name}", dashboard.asset),
             Route("/metrics", metrics.answer),
             Route("/sd", discovery.answer),

@@ -26,6 +26,7 @@ class PageParts:
     """The fleet's knowledge and its pages; `ready` says whether every other address is listened on."""
 
     setup: PageSetup
+    directory: Directory
     guest_answers: GuestAnswers
     page: FleetPage
     own: OwnFigures
@@ -54,6 +55,7 @@ class PageParts:
         view = FleetView(directory, guest_answers, dashboard)
         return cls(
             setup=setup,
+            directory=directory,
             guest_answers=guest_answers,
             page=FleetPage(guest_answers, setup.labels, dashboard.version),
             own=OwnFigures(directory, pool, calls, sources),

@@ -62,8 +62,9 @@ class CardRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GuestRows:
-    """One guest: its own cell and its cards', or a `note` in their place. `age_seconds` grows on the page by itself."""
+class GuestHead:
+    """What is said of a guest beside its cards: a `note` where there are none, or why it is down. `age_seconds` grows on the page by
+    itself."""
 
     id: str
     state: str
@@ -72,14 +73,21 @@ class GuestRows:
     age_label: str
     age_seconds: float | None
     age_words: str
-    cards: tuple[CardRow, ...]
     note: str
     bad: bool
     more_cards: int
+    missing: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRows:
+    """One guest: its own cell and its cards', or the head's note in their place."""
+
+    head: GuestHead
+    cards: tuple[CardRow, ...]
     search: str
     # What rows are sorted by; empty text stands for unknown and goes last.
     keys: Mapping[str, str]
-    missing: str
 
 
 # In the order in which somebody on call wants to see them.
@@ -96,24 +104,32 @@ def guest_rows(entry: GuestEntry, known: LastKnown | None, history: History, now
         _card_row(device, card, verdict, history.of(entry.id, device))
         for device, card, verdict in zip(devices, judged, verdicts, strict=True)
     )
-    state = _state(known)
-    note = "" if cards else _note(known, gpus)
-    age_label, age = _age(known, gpus, now)
-    labels = tuple((formats.text(key), formats.text(value)) for key, value in sorted(entry.labels.items()))
+    head = guest_head(entry, known, now)
     return GuestRows(
+        head=head,
+        cards=cards,
+        search=_search(entry, head.state, head.labels, cards),
+        keys=_keys(head.state, judged, head.age_seconds),
+    )
+
+
+def guest_head(entry: GuestEntry, known: LastKnown | None, now: float) -> GuestHead:
+    """What is said of the guest itself; `known` is None for one that is stopped."""
+    gpus = known.gpus.shown(now) if known else None
+    state = _state(known)
+    note = "" if gpus and gpus.gpus else _note(known, gpus)
+    age_label, age = _age(known, gpus, now)
+    return GuestHead(
         id=entry.id,
         state=state,
-        labels=labels,
+        labels=tuple((formats.text(key), formats.text(value)) for key, value in sorted(entry.labels.items())),
         cc=_cc(gpus),
         age_label=age_label,
         age_seconds=age,
         age_words=UNKNOWN if age is None else _age_words(age),
-        cards=cards,
         note=note or (_why_down(known) if known and state == "down" else ""),
         bad=state == "down" or bool(gpus and gpus.error),
         more_cards=max(0, len(gpus.gpus) - CARDS_LIMIT) if gpus else 0,
-        search=_search(entry, state, labels, cards),
-        keys=_keys(state, judged, age),
         missing=card_values.missing(gpus, entry.gpus_given) if gpus else "",
     )
 
@@ -170,7 +186,7 @@ def _card_row(device: GpuDevice, card: CardValues, verdict: health.Verdict, past
         uuid=formats.text(device.uuid) or UNKNOWN,
         pci=formats.pci(device.pci_bus_id) or UNKNOWN,
         cells=tuple(
-            Cell(row, formats.text(card.say(row)), card.fill(row), graph_line(past) if row.name == GRAPHED else None)
+            Cell(row, formats.text(card.say(row)), card.fill(row), graph_line(past) if row.name == GRAPHED[0].name else None)
             for row in COLUMNS
         ),
         errors=tuple(map(formats.text, words.first_errors((*device.errors, *card.refused)))),
@@ -179,8 +195,8 @@ def _card_row(device: GpuDevice, card: CardValues, verdict: health.Verdict, past
     )
 
 
-def graph_line(past: Sequence[int | None]) -> str:
-    """An SVG path of SLOTS steps, from 0 to 100 downwards, broken where nothing is known; a value alone is a short stroke."""
+def graph_line(past: Sequence[int | None], top: int = 100) -> str:
+    """An SVG path of SLOTS steps, in a height of 100 that means `top`, broken where nothing is known; a value alone is a short stroke."""
     corners: list[str] = []
     drawing = False
     for at, value in enumerate(past):
@@ -188,7 +204,10 @@ def graph_line(past: Sequence[int | None]) -> str:
             drawing = False
             continue
         alone = not drawing and (at + 1 == len(past) or past[at + 1] is None)
-        corners.append(f"{'L' if drawing else 'M'}{at} {100 - value}" + (f"h{min(1, SLOTS - at)}" if alone else ""))
+        corners.append(
+            f"{'L' if drawing else 'M'}{at} {100 - words.percent_of(min(value, top), top)}"
+            + (f"h{min(1, SLOTS - at)}" if alone else "")
+        )
         drawing = True
     return "".join(corners)
 
