@@ -307,6 +307,22 @@ async def test_a_method_that_hangs_misses_its_deadline_and_holds_up_no_other(pro
         assert (await proxy.gpu_info("vm1")).sample_age_ms == 7
 
 
+@pytest.mark.parametrize(
+    "begun", [b"", b"HTTP/1.1 200 OK\r\n", body_of(9) + b"\x28"], ids=["silent", "in the head", "in the body"]
+)
+async def test_a_guest_that_stops_in_the_middle_misses_the_deadline_and_is_asked_anew(
+    proxy: Proxy, sockets: Path, begun: bytes
+) -> None:
+    async with raw_http_guest(str(sockets / "g"), sends(begun)) as guest:
+        proxy.add("vm1", guest.address)
+        error = await proxy.failure("vm1", timeout=0.5)
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "no answer within" in (error.details() or "")
+        guest.behaviour = always(REPLIES)
+        assert (await proxy.gpu_info("vm1")).sample_age_ms == 7
+        assert guest.connections == 2
+
+
 async def test_a_hundred_callers_of_one_method_are_one_request(proxy: Proxy, sockets: Path) -> None:
     release = asyncio.Event()
     async with raw_http_guest(str(sockets / "g"), hangs_on("GpuInfo", release)) as guest:
