@@ -111,6 +111,7 @@ class RawHttpGuest:
         hosts = [value for name, value in headers if name == "host"]
         if line.split(" ")[2:] != ["HTTP/1.1"] or hosts != ["localhost"] or len(lengths) != 1 or "\n" in head.replace("\r\n", ""):
             self.faults.append(head)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             return None
         return Request(number, line, headers, await reader.readexactly(int(lengths[0])), writer)
 

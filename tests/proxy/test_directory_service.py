@@ -22,6 +22,7 @@ from guest_transport.options import channel_options
 from tests.eventually import eventually, turns
 from tests.proxy import processes
 from tests.proxy.raw_guest import Stream, raw_guest
+from tests.proxy.raw_http_guest import always, raw_http_guest
 from tests.proxy.running import Proxy, running_proxy
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.directory.registered import RegisteredGuests, TooManyError
@@ -77,6 +78,26 @@ async def test_a_registered_guest_is_kept_whole_and_there_again_after_a_restart(
     await asyncio.to_thread(RegisteredGuests(file, again, allow_plaintext=False).load)
     assert again.get("vm1") == proxy.directory.get("vm1")
     assert not [path for path in file.parent.iterdir() if path != file], "no temporary file is left"
+
+
+async def test_a_guest_that_becomes_one_with_dstacks_agent_keeps_its_address_and_is_asked_in_http(
+    proxy: Proxy, sockets: Path, file: Path
+) -> None:
+    async with raw_http_guest(str(sockets / "g"), always({"GpuInfo": b""})) as guest:
+        await register(proxy, fleet_pb2.GuestEntry(id="vm1", address=guest.address.removeprefix("dstack+")))
+        error = await proxy.failure("vm1")
+        assert (error.code(), error.details()) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "guest vm1: unreachable: it speaks HTTP/1.1 (dstack's own agent? Its address begins with dstack+ then)",
+        )
+        entry = fleet_pb2.GuestEntry(id="vm1", address=guest.address, state=fleet_pb2.DESIRED_STATE_RUNNING)
+        answer = await stub_of(proxy).UpdateGuest(fleet_pb2.UpdateGuestRequest(guest=entry), timeout=5)
+        assert answer.guest == entry
+        assert await proxy.gpu_info("vm1") == guest_api_pb2.GpuInfoResponse()
+        guest.faults.clear()
+    again = Directory()
+    await asyncio.to_thread(RegisteredGuests(file, again, allow_plaintext=False).load)
+    assert again.get("vm1") == proxy.directory.get("vm1")
 
 
 async def test_a_guest_is_called_as_soon_as_it_is_registered_and_not_after(proxy: Proxy, sockets: Path) -> None:

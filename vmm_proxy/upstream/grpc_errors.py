@@ -42,6 +42,7 @@ _CONNECT_REASONS = (
     ("CERTIFICATE_VERIFY_FAILED", "TLS: its certificate is of no authority that is believed here, or has expired"),
     ("Hostname Verification Check failed", "TLS: its certificate is for another name"),
     ("WRONG_VERSION_NUMBER", "TLS: it does not speak it"),
+    ("Trying to connect an http1.x server", "it speaks HTTP/1.1 (dstack's own agent? Its address begins with dstack+ then)"),
     # A TLS server that meets a plain caller, or one without a certificate, says nothing and hangs up.
     ("Socket closed", "it closes the connection at once (over TCP: is TLS the same on both sides?)"),
 )
