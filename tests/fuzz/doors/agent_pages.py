@@ -12,6 +12,9 @@ from google.protobuf.message import Message
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import GpuInfoResponse, ListContainersResponse
+from guest_contract.card_fields import ROWS
+from guest_contract.card_fields import TEXT_LIMIT as VALUE_LIMIT
+from guest_contract.card_row import TEXT_VALUE
 from guest_metrics.exposition import Format, label_value
 from tests.fuzz.door import Door
 from tests.fuzz.doors.markup import same_markup
@@ -56,9 +59,15 @@ def check(data: bytes) -> None:
     _check(text)
 
 
+def quiet_like(text: str) -> str:
+    """A text that says nothing, and that pages treat alike: what is empty is unknown, "running" is a state, what is too long is refused."""
+    if text in {"", "running"}:
+        return text
+    return "x" if len(text) <= VALUE_LIMIT else "x" * (VALUE_LIMIT + 1)
+
+
 def _check(text: str) -> None:
-    # What is empty is shown as unknown, and a state that is "running" as such: the quiet page has the same.
-    expected = _quiet(text if text in {"", "running"} else "x")
+    expected = _quiet(quiet_like(text))
     for found, usual in zip(asyncio.run(_served(text)), expected, strict=True):
         same_markup(found.dashboard, usual.dashboard)
         same_markup(found.live, usual.live)
@@ -95,9 +104,18 @@ def _family(sample: tuple[str, Labels]) -> tuple[str, frozenset[str]]:
 
 
 def cards() -> GpuInfoResponse:
-    """Two cards, and a value that could not be read."""
+    """Two cards, the first with every text and list that a card has, and a value that could not be read."""
     reply = h200s(2)
-    reply.gpus[0].errors.append("power: Not Supported")
+    card = reply.gpus[0]
+    card.errors.append("power: Not Supported")
+    for row in ROWS:
+        if row.unit == TEXT_VALUE:
+            setattr(card, row.name, "x")
+    card.mig_instances.add(gpu_instance=7, uuid="x", profile="x", memory_total_bytes=4, memory_used_bytes=1)
+    card.process_list.add(pid=7, name="x")
+    card.xids.add(xid=63, count=1, pci_bus_id="x")
+    reply.unplaced_xids.add(xid=79, count=1, pci_bus_id="x")
+    reply.driver_version = reply.cuda_driver_version = reply.nvml_version = "x"
     return reply
 
 

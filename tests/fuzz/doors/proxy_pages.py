@@ -16,7 +16,7 @@ from guest_metrics.exposition import Format
 from guest_transport.addresses import TcpAddress, UnixAddress
 from guest_transport.http.server import PageServer
 from tests.fuzz.door import Door
-from tests.fuzz.doors.agent_pages import TEXTS, WORDS, cards, failure, filled, same_series, text_of
+from tests.fuzz.doors.agent_pages import TEXTS, WORDS, cards, failure, filled, quiet_like, same_series, text_of
 from tests.fuzz.doors.markup import same_markup
 from tests.http.guests import containers, h200s, system_info
 from tests.http.web import BOUND_SECONDS, connect, get, read_chunk, read_head, request
@@ -56,7 +56,7 @@ def check(data: bytes) -> None:
 
 
 def _check(text: str) -> None:
-    expected = _quiet(text if text in {"", "running"} else "x")
+    expected = _quiet(quiet_like(text))
     for found, usual in zip(asyncio.run(_served(text)), expected, strict=True):
         same_markup(found.dashboard, usual.dashboard)
         same_markup(found.rows, usual.rows)
@@ -120,6 +120,12 @@ class _Guest:
 async def _served(text: str) -> list[Pages]:
     """The pages with cards, and then with a failure in their place."""
     return [await _served_once(gpus, text) for gpus in (cards(), failure())]
+
+
+def pages_with(gpus: GpuInfoResponse, text: str) -> Pages:
+    """The pages with a guest that has these cards, and this text in each string, beside the calm one."""
+    _dashboard()
+    return asyncio.run(_served_once(gpus, text))
 
 
 async def _served_once(gpus: GpuInfoResponse, text: str) -> Pages:
