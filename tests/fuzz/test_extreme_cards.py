@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, GpuProcess, MigInstance, XidCount
+from guest_api.guest_api_pb2 import GpuInfoResponse, GpuProcess, MigInstance, XidCount
 from guest_contract.card_fields import INSTANCES_LIMIT
 from guest_metrics import gpu
 from guest_metrics.exposition import Format
