@@ -82,7 +82,7 @@ async def test_no_answer_of_another_vm_gets_out_however_often_the_vms_change_pla
                 guest.take_over(luck.choice([OURS, OTHER]))
                 await eventually(lambda: len(codes) >= before + 4)  # noqa: B023 -- called at once
             stop.set()
-        wrong = proxy.pool.upstream("vm1").wrong_guests
+        wrong = proxy.pool.upstream("vm1").channels.wrong_guests
     await guest.stop()
     assert set(guest.heard[OTHER]) <= {"Info"}, "the other VM is asked who it is, and nothing more"
     assert {grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION} <= set(codes)
@@ -154,7 +154,7 @@ async def test_a_vm_that_shows_another_identity_each_time_fills_no_disk(sockets:
         proxy.add("vm1", guest.address, instance_id=OURS)
         for _ in range(80):
             assert (await failed(proxy))[0] is not grpc.StatusCode.OK
-        assert proxy.pool.upstream("vm1").wrong_guests > 60
+        assert proxy.pool.upstream("vm1").channels.wrong_guests > 60
     assert 0 < len((sockets / "audit").read_text().splitlines()) <= 60
     assert (sockets / "audit").stat().st_size < 60 * 400
 

@@ -237,7 +237,7 @@ async def test_a_kept_connection_is_used_again_and_one_that_the_guest_ended_is_n
         assert guest.connections == 1
         (kept,) = guest.still_open
         kept.close()
-        channel = proxy.pool.upstream("vm1")._channel
+        channel = proxy.pool.upstream("vm1").channels.current
         assert channel is not None
         await eventually(lambda: not channel.connected)
         await proxy.gpu_info("vm1")
@@ -378,7 +378,7 @@ async def test_another_vm_at_the_address_of_a_pinned_guest_gets_no_call_but_info
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert OTHER.decode() not in (error.details() or "")
         assert set(guest.asked) == {"Info"}
-        assert proxy.pool.upstream("vm1").wrong_guests == 2
+        assert proxy.pool.upstream("vm1").channels.wrong_guests == 2
 
 
 async def test_each_connection_of_a_pinned_guest_is_asked_who_it_is_before_anything_else(proxy: Proxy, sockets: Path) -> None:

@@ -62,7 +62,7 @@ async def test_another_vm_at_the_address_gets_no_call_and_gives_no_answer(proxy:
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert OTHER.decode() not in (error.details() or "")
         assert set(asked(guest.requests)) == {"Info"}
-        assert proxy.pool.upstream("vm1").wrong_guests == 2
+        assert proxy.pool.upstream("vm1").channels.wrong_guests == 2
         assert guest.connections == 2, "what answered wrongly is not asked again: the guest may be back by then"
 
 

@@ -65,7 +65,7 @@ async def test_a_channel_that_was_given_up_is_gone_at_once(
         await ask(proxy)
         upstream = proxy.pool.upstream("vm1")
         given_up = only_channel()
-        while upstream.redials == 0:
+        while upstream.channels.redials == 0:
             await ask(proxy)
         await eventually(lambda: given_up() is None)
 
@@ -83,7 +83,7 @@ async def test_neither_a_channel_over_http_that_was_given_up_nor_its_connection_
         given_up = weakref.ref(channel)
         del channel
         upstream = proxy.pool.upstream("vm1")
-        while upstream.redials == 0:
+        while upstream.channels.redials == 0:
             await call(proxy)
         await eventually(lambda: given_up() is None)
         await eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, HttpConnection)])

@@ -11,8 +11,9 @@ from guest_api import guest_api_pb2
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.fleet.outcome import GPU_INFO
+from vmm_proxy.upstream.guest_channels import MISSES_BEFORE_REDIAL, REDIAL_PAUSE_SECONDS
 from vmm_proxy.upstream.limits import GUEST_CALLS
-from vmm_proxy.upstream.upstream import HASTY_SECONDS, MISSES_BEFORE_REDIAL, REDIAL_PAUSE_SECONDS
+from vmm_proxy.upstream.upstream import HASTY_SECONDS
 
 # Long enough to say something about the guest, also where a busy machine takes some of it.
 MISSED_SECONDS = 3 * HASTY_SECONDS
@@ -85,4 +86,4 @@ async def test_a_guest_that_misses_many_deadlines_at_a_time_is_not_dialled_anew_
             deadline = loop.time() + MISSED_SECONDS / 2
             differing = [(("cache-control", f"max-age={number}"),) for number in range(GUEST_CALLS)]
             await asyncio.gather(*(upstream.call(GPU_INFO, each, deadline) for each in differing), return_exceptions=True)
-        assert 1 <= upstream.redials <= 1 + (loop.time() - started) / REDIAL_PAUSE_SECONDS
+        assert 1 <= upstream.channels.redials <= 1 + (loop.time() - started) / REDIAL_PAUSE_SECONDS

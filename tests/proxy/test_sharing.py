@@ -20,8 +20,8 @@ from tests.proxy.running import Proxy
 from vmm_proxy.errors import CallError
 from vmm_proxy.fleet.outcome import GPU_INFO
 from vmm_proxy.upstream.deadlines import LONGEST_SECONDS
+from vmm_proxy.upstream.guest_channels import OLD_CHANNEL_GRACE_SECONDS
 from vmm_proxy.upstream.limits import GUEST_CALLERS, GUEST_CALLS, PROXY_CALLS, ConcurrencyLimit
-from vmm_proxy.upstream.upstream import OLD_CHANNEL_GRACE_SECONDS
 
 SYS_INFO = next(method for method in proxied_methods() if method.name == "SysInfo")
 
@@ -224,13 +224,13 @@ async def test_a_call_whose_connection_is_given_up_under_it_ends_with_a_status_a
         failing = asyncio.create_task(proxy.failure("vm1", method, timeout=60))
         async with asyncio.timeout(20):
             await eventually(lambda: len(guest.requests) >= 2)
-            assert upstream._channel is not None
-            await upstream._channel.close(0.01)
+            assert upstream.channels.current is not None
+            await upstream.channels.current.close(0.01)
             error, outcome = await failing, await told
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert error.details() == "guest vm1: the connection was given up during the call"
         assert isinstance(outcome, CallError)
-        assert upstream.callers == upstream._places.taken == 0
+        assert upstream.callers == upstream.places.taken == 0
 
 
 async def test_a_removed_guest_has_no_connection_left_on_a_channel_that_was_replaced_under_a_call(
@@ -241,8 +241,8 @@ async def test_a_removed_guest_has_no_connection_left_on_a_channel_that_was_repl
         failing = asyncio.create_task(proxy.failure("vm1", timeout=60))
         await asyncio.wait_for(guest.called.wait(), 10)
         upstream = proxy.pool.upstream("vm1")
-        assert upstream._channel is not None
-        upstream._replace(upstream._channel)
+        assert upstream.channels.current is not None
+        upstream.channels.replace(upstream.channels.current)
         await turns(20)
         proxy.directory.remove("vm1")
         async with asyncio.timeout(20):

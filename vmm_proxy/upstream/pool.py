@@ -98,7 +98,7 @@ class Pool:
     def renew_certificates(self) -> None:
         """Use renewed certificates towards guests from their next calls on; calls in progress finish."""
         for upstream in self._upstreams.values():
-            upstream.renew_certificates()
+            upstream.channels.renew_certificates()
 
     def _new(self, entry: GuestEntry) -> Upstream:
         def wrong_guest(shown: bytes) -> None:
@@ -132,7 +132,7 @@ class Pool:
     @property
     def redials(self) -> int:
         """Channels that were replaced because their guest did not answer, since the proxy started."""
-        return self._past_redials + sum(upstream.redials for upstream in self._upstreams.values())
+        return self._past_redials + sum(upstream.channels.redials for upstream in self._upstreams.values())
 
     async def close(self) -> None:
         """End every channel and every call."""
@@ -161,7 +161,7 @@ class Pool:
             self._close(upstream, reason)
 
     def _close(self, upstream: Upstream, reason: str) -> None:
-        self._past_redials += upstream.redials
+        self._past_redials += upstream.channels.redials
         task = asyncio.create_task(upstream.close(reason))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
