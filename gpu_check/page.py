@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ARTICLE = re.compile(r'<article class="card" aria-label="GPU (\d+)">(.*?)</article>', re.DOTALL)
+_ARTICLE = re.compile(r'<article class="card"[^>]* aria-label="GPU (\d+)"[^>]*>(.*?)</article>', re.DOTALL)
 
 
 def series(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
