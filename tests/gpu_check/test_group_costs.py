@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -140,10 +141,13 @@ def test_a_call_that_waits_is_in_the_cost_of_its_own_part(
     # The count of processes is asked by the group activity too.
     groups = (part,) if part in GROUPS else GROUPS
     library = scripted_nvml(f"cards {CARDS}\n{function} * * sleep 150\n")
+    began = time.monotonic()
     cost = told(commands(program, library.path, groups)[side])
+    took_us = (time.monotonic() - began) * 1_000_000
     assert list(cost) == [*PARTS, *groups]
     assert cost[part][0] >= 150_000, "wall time"
-    assert max(cost, key=lambda row: cost[row][0]) == part
+    # However slow the machine is, no time is in two parts.
+    assert sum(wall for wall, _ in cost.values()) <= took_us
 
 
 def test_a_row_has_both_sides_medians_and_their_ratio(scripted_nvml: MakeNvml, program: str) -> None:
