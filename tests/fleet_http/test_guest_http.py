@@ -25,9 +25,10 @@ from tests.fleet_http.fleet import Answers, Context, Fleet, running_fleet
 from tests.http.web import BOUND_SECONDS, Answer, close, connect, get, read_answer
 from tests.policy.callers import connected_as, needs_root, rules, secret, token
 from vmm_proxy.app import page_app
+from vmm_proxy.pages.app import create_http_app
 from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.roles import Grant, Role
-from vmm_proxy.services.guest_http import HTTP_STATUS
+from vmm_proxy.services.guest_http import HTTP_STATUS, GuestHttp
 from vmm_proxy.upstream.limits import HTTP_CALLS_OF_ONE
 
 CARDS = guest_api_pb2.GpuInfoResponse(
@@ -347,6 +348,25 @@ async def test_a_body_that_is_too_long_is_413_and_is_not_kept() -> None:
         chunk = b"%x\r\n%s\r\n" % (REQUEST_LIMIT_BYTES + 1, bytes(REQUEST_LIMIT_BYTES + 1))
         head = b"POST /guest/GpuInfo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         assert (await send(fleet, head + chunk)).status == 413
+
+
+async def test_a_body_that_does_not_come_is_408_and_takes_no_place() -> None:
+    async with fleet_of(Guest()) as fleet:
+        app = GuestHttp(
+            create_http_app(fleet.pages), fleet.parts.pass_on, fleet.parts.http_admission, anonymous=True, body_seconds=0.1
+        )
+        server = PageServer()
+        await server.start(app, TcpAddress("127.0.0.1", 0))
+        try:
+            [address] = server.addresses
+            assert isinstance(address, TcpAddress)
+            reader, writer = await connect(address)
+            writer.write(b"POST /guest/GpuInfo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\n\x0a")
+            answer = await read_answer(reader)
+            assert (answer.status, answer.headers["connection"]) == (408, "close")
+            await close(writer)
+        finally:
+            await server.stop()
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,14 @@ class RefusedError(Exception):
 class GuestHttp:
     """In front of `app`: takes the paths under PREFIX. `anonymous`: callers on loopback TCP and Unix sockets need no token."""
 
-    def __init__(self, app: ASGIApp, pass_on: PassOn, admission: Admission, *, anonymous: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, pass_on: PassOn, admission: Admission, *, anonymous: bool, body_seconds: float = BODY_SECONDS
+    ) -> None:
         self._app = app
         self._pass_on = pass_on
         self._admission = admission
         self._anonymous = anonymous
+        self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the call, or pass the request on."""
@@ -112,7 +115,7 @@ class GuestHttp:
             return _error(form, HTTP_STATUS[error.code], error.code, error.text, _headers(error))
 
     async def _call(self, request: Request, method: Method, form: Form) -> tuple[Answer, Trailers]:
-        body = await _body(request) if request.method == "POST" else b""
+        body = await _body(request, self._body_seconds) if request.method == "POST" else b""
 
         def asked() -> guest_api_pb2.Id:
             try:
@@ -180,18 +183,18 @@ async def _json(answer: Answer, query: Mapping[str, str]) -> bytes:
     return await asyncio.to_thread(prpc.write_reply, answer.message, Form.JSON, own_fields=own_fields)
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, seconds: float) -> bytes:
     """The whole body; raises RefusedError for one that is too long or too slow."""
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 body += piece
                 if len(body) > REQUEST_LIMIT_BYTES:
                     text = f"the body has more than {REQUEST_LIMIT_BYTES} bytes"
                     raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, grpc.StatusCode.INVALID_ARGUMENT, text)
     except TimeoutError:
-        text = f"the body did not come within {BODY_SECONDS:.0f} s"
+        text = f"the body did not come within {seconds:g} s"
         raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, grpc.StatusCode.INVALID_ARGUMENT, text) from None
     return bytes(body)
 
