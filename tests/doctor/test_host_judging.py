@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trustme
 from cryptography import x509
 
-from guest_transport.addresses import TcpAddress, parse_address
+from guest_api import guest_api_pb2
+from guest_transport.addresses import TcpAddress, UnixAddress, parse_address
 from guest_transport.doctor.certificates import decode, read_certificates
 from guest_transport.doctor.findings import Verdict
 from guest_transport.doctor.tls_files import SOON_SECONDS, TlsFiles, judge_tls, read_tls
@@ -22,6 +24,7 @@ from tests.descriptors import descriptors
 from tests.doctor.reports import host_doctor, words
 from tests.pins.test_guest_tls import OURS, Authorities, tls_guest
 from tests.policy import certificates
+from tests.proxy.raw_http_guest import always, raw_http_guest
 from vmm_proxy.config import ProxyConfig
 from vmm_proxy.directory.directory import GuestEntry
 from vmm_proxy.doctor import access, directory, reach, writing
@@ -228,3 +231,24 @@ def test_listeners_beyond_this_machine_that_let_nobody_do_anything_are_a_note() 
     (found,) = access.judge_effect(ProxyConfig(), tokens=0, beyond_loopback=True)
     assert found.verdict is Verdict.NOTE
     assert access.judge_effect(ProxyConfig(), tokens=1, beyond_loopback=True) == []
+
+
+async def test_a_guest_with_dstacks_agent_is_asked_in_http_and_named_as_one(tmp_path: Path) -> None:
+    info = guest_api_pb2.GuestInfo(version="0.5.4", instance_id=b"\x02").SerializeToString()
+    async with raw_http_guest(str(tmp_path / "g"), always({"Info": info, "GpuInfo": b""})) as guest:
+        entry = GuestEntry("vm1", UnixAddress(guest.path), dstack=True)
+        found = judge_guest(await ask_guest(entry, None))
+        assert (found.verdict, found.seen) == (Verdict.OK, f"guest vm1: dstack 0.5.4 at dstack+unix:{guest.path}, 02")
+        found = judge_guest(await ask_guest(replace(entry, instance_id=b"\x03"), None))
+        assert (found.verdict, f"another VM answers at dstack+unix:{guest.path}" in found.seen) == (Verdict.WRONG, True)
+        guest.behaviour = always({})
+        found = judge_guest(await ask_guest(entry, None))
+        assert (found.verdict, "does dstack's own agent answer there" in str(found)) == (Verdict.WRONG, True)
+
+
+async def test_a_guest_with_dstacks_agent_is_not_asked_where_tls_is_meant_for_it(tmp_path: Path) -> None:
+    authorities = Authorities(tmp_path)
+    entry = GuestEntry("vm1", parse_address("192.0.2.1:8000"), dstack=True)
+    found = judge_guest(await ask_guest(entry, authorities.proxy("guest.example")))
+    assert found.verdict is Verdict.WRONG
+    assert "not asked: [guest_tls] is for its address" in found.seen

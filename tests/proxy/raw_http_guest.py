@@ -61,7 +61,13 @@ class RawHttpGuest:
         # What was no request.
         self.faults: list[str] = []
         self.still_open: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+
+    async def also_on_tcp(self) -> str:
+        """Listen on a port of loopback too; its address."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._servers.append(server)
+        return f"dstack+127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     @property
     def address(self) -> str:
@@ -72,11 +78,11 @@ class RawHttpGuest:
         return [request.method for request in self.requests]
 
     async def start(self) -> None:
-        self._server = await asyncio.start_unix_server(self._serve, self.path)
+        self._servers.append(await asyncio.start_unix_server(self._serve, self.path))
 
     async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for writer in list(self.still_open):
             writer.close()
         await eventually(lambda: not self.still_open)

@@ -13,9 +13,10 @@ from guest_api import guest_api_pb2
 from guest_fleet.v1 import fleet_pb2
 from guest_transport.options import REPLY_LIMIT_BYTES
 from tests.eventually import eventually
+from tests.pins.test_guest_tls import Authorities
 from tests.proxy.raw_guest import Stream, raw_guest
 from tests.proxy.raw_http_guest import Behaviour, Request, always, raw_http_guest
-from tests.proxy.running import METHODS, Proxy
+from tests.proxy.running import METHODS, Proxy, running_proxy
 from vmm_proxy.upstream.http_connection import HEAD_LIMIT_BYTES, SMALL_PIECES_LIMIT
 from vmm_proxy.upstream.reachability import ReachabilityState
 
@@ -64,6 +65,20 @@ async def test_every_method_is_posted_once_with_the_path_of_dstack_and_answered(
         assert [request.line for request in guest.requests] == [f"POST /api/{method} HTTP/1.1" for method in METHODS]
         assert {tuple(request.values("content-type")) for request in guest.requests} == {("application/octet-stream",)}
         assert {request.body for request in guest.requests} == {b""}
+
+
+async def test_a_guest_on_a_tcp_port_of_this_machine_is_asked_in_the_same_way(proxy: Proxy, sockets: Path) -> None:
+    async with raw_http_guest(str(sockets / "g"), always(REPLIES)) as guest:
+        proxy.add("vm1", await guest.also_on_tcp())
+        assert (await proxy.gpu_info("vm1")).sample_age_ms == 7
+
+
+async def test_a_guest_that_should_be_reached_with_tls_is_not_reached_in_the_clear(sockets: Path, tmp_path: Path) -> None:
+    async with running_proxy(sockets / "proxy", guest_tls=Authorities(tmp_path).proxy("guest.example")) as proxy:
+        proxy.add("vm1", "dstack+192.0.2.1:8000")
+        error = await proxy.failure("vm1")
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "dstack's agent speaks no TLS" in (error.details() or "")
 
 
 async def test_fields_that_this_proxy_does_not_know_reach_the_caller(proxy: Proxy, sockets: Path) -> None:
