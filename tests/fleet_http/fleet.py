@@ -26,6 +26,7 @@ from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.parts import PageParts
 from vmm_proxy.pages.settings import PageSetup
 from vmm_proxy.policy.access import AccessRules
+from vmm_proxy.policy.audit_log import Audit
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -154,10 +155,11 @@ async def running_fleet(
     access: AccessRules | None = None,
     need_token: bool = False,
     guest_api: bool = False,
+    audit: Audit | None = None,
 ) -> AsyncGenerator[Fleet, None]:
     """A proxy without guests, its pages on a loopback port."""
     with short_folder() as folder:
-        parts = build(Directory(), access=access)
+        parts = build(Directory(), access=access, audit=audit)
         setup = PageSetup(TcpAddress("127.0.0.1", 0), labels or {}, containers, target, need_token, guest_api)
         server = PageServer(limits=limits)
         pages = join_pages(setup, parts, await asyncio.to_thread(Pages, "1.2.3"), server, sources=lambda: fleet.sources)
