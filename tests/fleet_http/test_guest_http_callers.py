@@ -27,6 +27,7 @@ from vmm_proxy.pages.app import create_http_app
 from vmm_proxy.policy.audit_log import Audit
 from vmm_proxy.policy.roles import Grant, Role
 from vmm_proxy.services.guest_http import GuestHttp
+from vmm_proxy.upstream.limits import HTTP_BODIES
 
 
 def basic(password: str) -> dict[str, str]:
@@ -173,6 +174,23 @@ async def test_a_body_that_does_not_come_is_408_and_takes_no_place() -> None:
             await close(writer)
         finally:
             await server.stop()
+
+
+async def test_bodies_that_do_not_come_keep_no_scraper_and_no_get_out() -> None:
+    async with fleet_of(Guest()) as fleet:
+        writers = []
+        for _ in range(HTTP_BODIES):
+            reader, writer = await connect(fleet.address)
+            writers.append(writer)
+            writer.write(b"POST /guest/Info HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 6\r\n\r\n")
+            # The server asks for a body when it begins to read one.
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        answer = await post(fleet, "/guest/Info", ID)
+        assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+        assert (await get(fleet.address, "/guest/Info?id=vm-a")).status == 200
+        assert (await get(fleet.address, "/sd")).status == 200
+        for writer in writers:
+            await close(writer)
 
 
 @pytest.mark.parametrize(

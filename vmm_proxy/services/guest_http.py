@@ -34,6 +34,7 @@ from vmm_proxy.policy.http_credentials import CHALLENGE, shown_token_sha256, sho
 from vmm_proxy.policy.permit import Permit
 from vmm_proxy.policy.while_allowed import while_allowed
 from vmm_proxy.services.pass_on import PassOn
+from vmm_proxy.upstream.limits import HTTP_BODIES, ConcurrencyLimit
 from vmm_proxy.upstream.passed_metadata import TO_GUEST
 from vmm_proxy.upstream.shared_call import Answer
 
@@ -89,6 +90,7 @@ class GuestHttp:
         self._admission = admission
         self._anonymous = anonymous
         self._body_seconds = body_seconds
+        self._bodies = ConcurrencyLimit(HTTP_BODIES, "bodies of requests")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the call, or pass the request on."""
@@ -115,7 +117,7 @@ class GuestHttp:
             return _error(form, HTTP_STATUS[error.code], error.code, error.text, _headers(error))
 
     async def _call(self, request: Request, method: Method, form: Form) -> tuple[Answer, Trailers]:
-        body = await _body(request, self._body_seconds) if request.method == "POST" else b""
+        body = await self._body(request) if request.method == "POST" else b""
 
         def asked() -> guest_api_pb2.Id:
             try:
@@ -137,6 +139,13 @@ class GuestHttp:
                 return await _while_there(request, call)
         finally:
             place.give_back()
+
+    async def _body(self, request: Request) -> bytes:
+        self._bodies.take()
+        try:
+            return await _read_body(request, self._body_seconds)
+        finally:
+            self._bodies.give_back()
 
     async def _accounted(self, path: str, permit: Permit, target: bytes, call: Call) -> tuple[Answer, Trailers]:
         """As the interceptor does it: finished though the caller leaves, because its outcome must be known."""
@@ -183,7 +192,7 @@ async def _json(answer: Answer, query: Mapping[str, str]) -> bytes:
     return await asyncio.to_thread(prpc.write_reply, answer.message, Form.JSON, own_fields=own_fields)
 
 
-async def _body(request: Request, seconds: float) -> bytes:
+async def _read_body(request: Request, seconds: float) -> bytes:
     """The whole body; raises RefusedError for one that is too long or too slow."""
     body = bytearray()
     try:

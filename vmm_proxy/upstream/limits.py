@@ -30,6 +30,8 @@ CALLS_KEPT = 64
 HTTP_CALLS = 32
 HTTP_CALLS_OF_ONE = 16
 HTTP_CALLS_KEPT = 4
+# Bodies of their requests under way, before it is known who sends them. One that came with its head takes a place for an instant.
+HTTP_BODIES = 16
 # Calls in progress towards one guest for its callers. Identical calls share one, so more than four are rarely anything but a caller that
 # varies its metadata; what the proxy asks for its own pages and lists is not counted here.
 GUEST_CALLS = 4
