@@ -100,7 +100,7 @@ def beside_cards(response: Response, cards_given: int | None = None) -> Iterator
 def _judge(facts: Facts) -> Verdict:
     reasons = [Reason(rule.code, rule.level, words, rule.action) for rule in RULES if (words := rule.find(facts)) is not None]
     if not facts.asked:
-        ask = "Let the agent ask the group health (gpu.groups)."
+        ask = "Let guest-service ask the group health (gpu.groups); dstack's own agent knows none."
         reasons.append(Reason("not_asked", Level.UNKNOWN, "its health was not asked", ask))
     elif facts.unread:
         reasons.append(Reason("unread", Level.UNKNOWN, "some values could not be read", "The card's errors say which, and why."))
