@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .PHONY: pictures axe help demo test check proto proto-check reference messages metrics-reference docs lint types lock wheel deb deb-test vm-test vm-test-vsock test-floor test-pythons clean \
-  fuzz coverage soak kills attack bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics fleet-sim gpu-check
+  fuzz coverage soak kills attack bench bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet bench-fleet-metrics bench-growth results fleet-sim gpu-check
 
 help:
 	@echo 'make demo           simulated guests and the proxy, until Ctrl-C; ONCE=1 shows them once and ends'
@@ -141,6 +141,10 @@ types: $(READY)
 bench: bench-sample bench-gate bench-ahead bench-stall bench-forward bench-fleet
 
 # One sample, process start to exit, against a C program that does the same work.
+# The tables of benchmarks/RESULTS.md, from what the benchmarks wrote into build/bench.
+results: $(READY)
+	$(BIN)/python -m benchmarks.results
+
 bench-sample: $(READY)
 	$(BIN)/python -m benchmarks.sample
 
@@ -159,6 +163,10 @@ bench-stall: $(READY)
 # The fleet's metrics for 1000 guests with 8 cards: cost of a page, and how long the event loop is held.
 bench-fleet-metrics: $(READY)
 	GRPC_VERBOSITY=NONE $(BIN)/python -m benchmarks.fleet_metrics
+
+# How the proxy's cost grows with guests and cards; some five minutes.
+bench-growth: $(READY)
+	GRPC_VERBOSITY=NONE $(BIN)/python -m benchmarks.growth
 
 # Twenty proxies with 50 simulated guests each under a real Prometheus for ten minutes; ARGS adds options (python -m benchmarks.fleet_sim --help).
 fleet-sim: $(READY)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.fleet_metrics import CARDS, guest_processes
+from benchmarks.fleet_guests import CARDS, guest_processes
 from benchmarks.scraper import START_SECONDS, Prometheus, dropped, line_with, running
 
 # As deploy/examples/many-hosts has them.

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import contextlib
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ import grpc
 import psutil
 
 from benchmarks import fleet_collectors
+from benchmarks.figures import Report
 from benchmarks.fleet_collectors import COLLECT, socket_path
 from benchmarks.forwarders import cpu_seconds, start
 from guest_fleet.v1 import fleet_pb2
@@ -122,8 +122,8 @@ class Times:
         self.cold: dict[str, list[float]] = {name: [] for name in NAMES}
         self.warm: dict[str, list[float]] = {name: [] for name in NAMES}
         self.cpu: dict[str, list[float]] = {name: [] for name in NAMES}
-        self.rss_mib = 0.0
-        self.descriptors_per_guest = 0.0
+        self.rss_mib: list[float] = []
+        self.descriptors_per_guest: list[float] = []
 
 
 async def repeat(folder: Path, count: int, rounds: int, black_holed: set[int], times: Times) -> None:
@@ -146,8 +146,8 @@ async def repeat(folder: Path, count: int, rounds: int, black_holed: set[int], t
                 times.warm[name].append(await collect())
                 times.cpu[name].append(cpu_seconds(pid) - cpu)
         seen = psutil.Process(proxy[1])
-        times.rss_mib = seen.memory_info().rss / 2**20
-        times.descriptors_per_guest = seen.num_fds() / count
+        times.rss_mib.append(seen.memory_info().rss / 2**20)
+        times.descriptors_per_guest.append(seen.num_fds() / count)
 
 
 async def measure(folder: Path, count: int, repeats: int, rounds: int) -> Times:
@@ -174,34 +174,28 @@ async def measure(folder: Path, count: int, repeats: int, rounds: int) -> Times:
     return times
 
 
-def show(times: Times, count: int) -> bool:
-    """Print the table; whether every target is met."""
-    cold, warm, cpu = (
-        {name: statistics.median(values) for name, values in of.items()} for of in (times.cold, times.warm, times.cpu)
+def show(times: Times, count: int) -> int:
+    """The figures against the bare gather in the same round; the exit status."""
+    to = Report(
+        "fleet", f"One collection of GpuInfo over {count} guests with 8 cards, against a bare gather over as many channels."
     )
-    bare = NAMES[0]
-    print(f"\none collection of GpuInfo over {count} guests with 8 cards, medians")
-    print(f"{'':20}{'cold':>18}{'warm':>18}{'CPU, warm':>18}")
+    bare, streamer, proxy, holed = NAMES
     for name in NAMES:
-        print(
-            f"{name:20}{cold[name]:8.3f} s {cold[name] / cold[bare]:5.2f} x{warm[name]:9.3f} s {warm[name] / warm[bare]:5.2f} x"
-            f"{cpu[name]:9.3f} s {cpu[name] / cpu[bare]:5.2f} x"
-        )
-    cold_ratio, warm_ratio = cold["proxy"] / cold[bare], warm["proxy"] / warm[bare]
-    holed_ratio = warm[NAMES[3]] / warm["proxy"]
-    print(f"{'target, proxy':20}{COLD_LIMIT:>16} x{WARM_LIMIT:>16} x")
-    print(
-        f"last healthy answer with 1 % black holes: {holed_ratio:.2f} x (target {BLACK_HOLED_LIMIT}); "
-        f"memory of the proxy: {times.rss_mib:.0f} MiB (target {RSS_LIMIT_MIB}); "
-        f"descriptors per guest: {times.descriptors_per_guest:.2f}"
-    )
-    print(f"the proxy against the bare streamer, warm: {warm['proxy'] / warm[NAMES[1]]:.2f} x")
-    return (
-        cold_ratio <= COLD_LIMIT
-        and warm_ratio <= WARM_LIMIT
-        and holed_ratio <= BLACK_HOLED_LIMIT
-        and times.rss_mib <= RSS_LIMIT_MIB
-    )
+        to.add(f"{name}: cold", times.cold[name], "s")
+        to.add(f"{name}: warm", times.warm[name], "s")
+        to.add(f"{name}: CPU, warm", times.cpu[name], "s")
+    to.add("proxy / bare gather: cold", ratios(times.cold[proxy], times.cold[bare]), "x", COLD_LIMIT)
+    to.add("proxy / bare gather: warm", ratios(times.warm[proxy], times.warm[bare]), "x", WARM_LIMIT)
+    to.add("proxy / bare gather: CPU", ratios(times.cpu[proxy], times.cpu[bare]), "x")
+    to.add("proxy / bare streamer: warm", ratios(times.warm[proxy], times.warm[streamer]), "x")
+    to.add("with 1 % black holes / without", ratios(times.warm[holed], times.warm[proxy]), "x", BLACK_HOLED_LIMIT)
+    to.add("memory of the proxy", times.rss_mib, "MiB", RSS_LIMIT_MIB)
+    to.add("descriptors per guest", times.descriptors_per_guest, "")
+    return to.end()
+
+
+def ratios(ours: list[float], theirs: list[float]) -> list[float]:
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
 def main() -> None:
@@ -217,9 +211,9 @@ def main() -> None:
         asyncio.run(getattr(fleet_collectors, arguments.part)(arguments.folder, *arguments.numbers))
         return
     with tempfile.TemporaryDirectory(prefix="gs") as folder:
-        count, repeats, rounds = (200, 1, 4) if arguments.quick else (1000, 3, 7)
-        met = show(asyncio.run(measure(Path(folder), count, repeats, rounds)), count)
-    raise SystemExit(not met)
+        count, repeats, rounds = (200, 1, 5) if arguments.quick else (1000, 5, 4)
+        status = show(asyncio.run(measure(Path(folder), count, repeats, rounds)), count)
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":

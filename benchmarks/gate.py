@@ -20,12 +20,12 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
 import grpc
 from google.protobuf import empty_pb2
 
+from benchmarks.figures import ROUNDS_LEAST, Report
 from guest_api import guest_api_pb2, guest_api_pb2_grpc
 from guest_service.api import GuestApi
 from guest_service.telemetry import GpuTelemetry, build_telemetry
@@ -155,19 +155,21 @@ def measure(folder: Path, calls: int, rounds: int) -> int:
         found = asyncio.run(compare(folder, max(calls, CHILDLESS_CALLS), rounds))
         children = len(children_of(server.pid))
         server.communicate()
-    ratio = median(asked / least for least, asked in found)
+    to = Report(
+        "gate",
+        f"GpuInfo of a guest without a GPU: CPU of the server for a call, in rounds of {calls} calls.",
+    )
+    to.add("gated / a constant", [asked / least for least, asked in found], "x", RATIO_LIMIT)
     for name, column in zip(NAMES, zip(*found, strict=True), strict=True):
-        print(f"{name:9} {median(column):7.1f} us CPU per GpuInfo call (median of {rounds} rounds of {calls} calls)")
-    print(f"ratio     {ratio:7.3f}    target at most {RATIO_LIMIT}")
-    print(f"children  {children:7}    target 0")
-    good = ratio <= RATIO_LIMIT and children == 0
+        to.add(name, column, "us")
+    # Counts, the same in each round.
+    to.add(f"processes over {max(calls, CHILDLESS_CALLS) * rounds} calls", [float(children)] * ROUNDS_LEAST, "", 0)
     if shutil.which("strace") is None:
-        print("syscalls        ?    strace is missing")
+        print("system calls were not counted: strace is missing")
     else:
         inside = len(system_calls_in_gate(folder / "sys", folder))
-        print(f"syscalls  {inside:7}    in {CALLS * QUESTIONS_PER_CALL} answers; target 0")
-        good = good and inside == 0
-    return 0 if good else 1
+        to.add(f"system calls in {CALLS * QUESTIONS_PER_CALL} answers", [float(inside)] * ROUNDS_LEAST, "", 0)
+    return to.end()
 
 
 if __name__ == "__main__":

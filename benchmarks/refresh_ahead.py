@@ -17,6 +17,7 @@ import sys
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.figures import ROUNDS_LEAST, Report
 from guest_service.simulator import load_rack
 from guest_service.telemetry import build_telemetry
 
@@ -67,20 +68,28 @@ async def scrape(refresh: str, rack: str, beat: float, beats: int, offset: float
 
 
 async def compare(rack: str, beat: float, beats: int) -> int:
-    """Print both; 1 when a target is missed."""
+    """Rounds of both at once; 1 when a target is missed."""
     # Half a beat apart, so that the two do not slow each other down.
-    ahead, lazy = await asyncio.gather(scrape("ahead", rack, beat, beats, 0.0), scrape("lazy", rack, beat, beats, beat / 2))
-    print(f"{beats} beats of {beat:g} s   median age   95th percentile   samples per beat")
-    for name, served in (("ahead", ahead), ("lazy", lazy)):
-        print(f"{name:20} {median(served.ages):10.1%} {served.age_95:17.1%} {served.samples_per_beat:18.2f}")
-    print(f"target (ahead)                  {AGE_LIMIT_SHARE:17.1%} {SAMPLES_LIMIT:18.2f}")
-    return 0 if ahead.age_95 <= AGE_LIMIT_SHARE and ahead.samples_per_beat <= SAMPLES_LIMIT else 1
+    both = (("ahead", 0.0), ("lazy", beat / 2))
+    rounds = [
+        await asyncio.gather(*(scrape(name, rack, beat, beats, offset) for name, offset in both)) for _ in range(ROUNDS_LEAST)
+    ]
+    to = Report(
+        "ahead", f"How old the samples are that a scraper with a beat of {beat:g} s is served, in rounds of {beats} beats."
+    )
+    for at, name in enumerate(("ahead", "lazy")):
+        served = [each[at] for each in rounds]
+        limits = (100 * AGE_LIMIT_SHARE, SAMPLES_LIMIT) if name == "ahead" else (None, None)
+        to.add(f"{name}: age, median", [100 * median(each.ages) for each in served], "%")
+        to.add(f"{name}: age, 95th percentile", [100 * each.age_95 for each in served], "%", limits[0])
+        to.add(f"{name}: samples per beat", [each.samples_per_beat for each in served], "", limits[1])
+    return to.end()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--beat", type=float, default=1.5, help="seconds between two scrapes")
-    parser.add_argument("--beats", type=int, default=20)
+    parser.add_argument("--beats", type=int, default=12, help="in each round")
     parser.add_argument("--rack", default="h200")
     chosen = parser.parse_args()
     return asyncio.run(compare(chosen.rack, chosen.beat, chosen.beats))

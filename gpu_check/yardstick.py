@@ -16,7 +16,7 @@ from statistics import median
 from gpu_check.verdict import CheckFailedError, CheckSkippedError
 
 HERE = Path(__file__).parent
-ROUNDS = 4
+ROUNDS = 5
 # The design's: on a library whose nvmlInit takes the 90 ms that it takes on an H200 in confidential-computing mode.
 RATIO_LIMIT = 1.12
 RUN_SECONDS = 240
@@ -24,11 +24,13 @@ RUN_SECONDS = 240
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Medians over all runs of one command, and its highest peak RSS."""
+    """Medians over all runs of one command, its highest peak RSS, and the medians of each round."""
 
     wall_ms: float
     cpu_ms: float
     peak_rss_mib: float
+    rounds_wall_ms: tuple[float, ...] = ()
+    rounds_cpu_ms: tuple[float, ...] = ()
 
 
 def compiled(name: str, folder: Path) -> str:
@@ -56,13 +58,21 @@ def measured(timer: str, runs: int, command: list[str]) -> list[tuple[float, flo
 
 def compared(timer: str, runs: int, commands: dict[str, list[str]]) -> dict[str, Figures]:
     """The commands in turns, ROUNDS times."""
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}
+    found: dict[str, list[list[tuple[float, float, float]]]] = {name: [] for name in commands}
     for command in commands.values():
         measured(timer, 1, command)
     for _ in range(ROUNDS):
         for name, command in commands.items():
-            found[name] += measured(timer, runs, command)
-    return {
-        name: Figures(median(row[0] for row in rows), median(row[1] for row in rows), max(row[2] for row in rows))
-        for name, rows in found.items()
-    }
+            found[name].append(measured(timer, runs, command))
+    return {name: _figures(rounds) for name, rounds in found.items()}
+
+
+def _figures(rounds: list[list[tuple[float, float, float]]]) -> Figures:
+    rows = [row for each in rounds for row in each]
+    return Figures(
+        median(row[0] for row in rows),
+        median(row[1] for row in rows),
+        max(row[2] for row in rows),
+        tuple(median(row[0] for row in each) for each in rounds),
+        tuple(median(row[1] for row in each) for each in rounds),
+    )

@@ -1,4 +1,4 @@
-"""The guest processes of benchmarks/fleet_metrics.py."""
+"""The guest processes of benchmarks/fleet_guests.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-
-from benchmarks.fleet_metrics import guest_processes
+from benchmarks.fleet_guests import guest_processes
 
 
 async def test_a_guest_process_that_cannot_serve_ends_the_benchmark_with_its_status(tmp_path: Path) -> None:
