@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Callable
 
 from guest_api import guest_api_pb2
-from tests.eventually import turns
-from vmm_proxy.fleet.collect import STARTS_AT_A_TIME, ask_each, collect
+from tests.eventually import eventually, turns
+from vmm_proxy.fleet.collect import STARTS_AT_A_TIME, Free, ask_each, collect
 from vmm_proxy.fleet.outcome import GuestOutcome
+from vmm_proxy.pacing import Pace
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.shared_call import Answer
 
@@ -25,9 +26,27 @@ async def test_other_work_of_the_loop_has_its_turn_while_many_guests_are_asked()
             await turns()
             seen.append(len(asked))
 
-    await asyncio.gather(other_work(), ask_each(GUESTS, asked.append))
+    def answered_at_once(guest_id: str, free: Free) -> None:
+        asked.append(guest_id)
+        free()
+
+    await asyncio.gather(other_work(), ask_each(GUESTS, answered_at_once, Pace(STARTS_AT_A_TIME)))
     assert asked == GUESTS
     assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= STARTS_AT_A_TIME
+
+
+async def test_no_more_guests_are_asked_than_may_answer_at_once_until_one_answers_or_stays_silent() -> None:
+    asked: dict[str, Free] = {}
+    asking = asyncio.create_task(ask_each(GUESTS, asked.__setitem__, Pace(4)))
+    await turns(20)
+    assert list(asked) == GUESTS[:4]
+    asked[GUESTS[2]]()
+    asked[GUESTS[2]]()
+    await turns(20)
+    assert list(asked) == GUESTS[:5], "one place is given back once"
+    # The others are silent; after a moment each gives its place to the next one.
+    await eventually(lambda: len(asked) >= 9)
+    asking.cancel()
 
 
 async def test_a_reader_who_leaves_has_no_further_guest_asked() -> None:

@@ -1,8 +1,8 @@
 """Asks many guests once and gives each outcome on as it comes, so that a silent guest delays nobody but itself.
 
-All guests are asked at the same time: a bound on calls in progress would make guest 257 wait for the slowest of the first 256.
-What bounds it is one call per guest, shared by every collection that asks for the same. Rejected: gather, which answers when
-the last one does.
+All guests are asked as soon as the loop has time for their answers (pacing): a bound on calls in progress would make guest 257 wait for
+the slowest of the first 256, and no bound has a thousand answers ready in one turn of the loop. What bounds it besides is one call per
+guest, shared by every collection that asks for the same. Rejected: gather, which answers when the last one does.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from typing import Protocol
 
 from vmm_proxy.fleet.outbox import Outbox
 from vmm_proxy.fleet.outcome import GuestOutcome
+from vmm_proxy.pacing import YOUNG_CALLS_AT_ONCE, Pace
 from vmm_proxy.upstream.passed_metadata import Metadata
 from vmm_proxy.upstream.question import Question
 
 # Calls started before other work of the loop gets its turn; starting one takes about 0.1 ms.
 STARTS_AT_A_TIME = 32
+
+
+# Gives a guest's place to the next one.
+Free = Callable[[], None]
 
 
 class Ask(Protocol):
@@ -43,10 +48,14 @@ async def collect(
     outbox = Outbox()
     questions: list[Question | None] = []
 
-    def ask(guest_id: str) -> None:
-        questions.append(ask_guest(guest_id, metadata, deadline, wall_clock, told=outbox.offer))
+    def ask(guest_id: str, free: Free) -> None:
+        def told(outcome: GuestOutcome) -> None:
+            free()
+            outbox.offer(outcome)
 
-    starter = asyncio.create_task(ask_each(guest_ids, ask))
+        questions.append(ask_guest(guest_id, metadata, deadline, wall_clock, told=told))
+
+    starter = asyncio.create_task(ask_each(guest_ids, ask, Pace(YOUNG_CALLS_AT_ONCE)))
     try:
         missing = len(guest_ids)
         while missing:
@@ -61,9 +70,9 @@ async def collect(
                 question.leave()
 
 
-async def ask_each(guest_ids: Iterable[str], ask: Callable[[str], None]) -> None:
-    """Call `ask` for each of them, and let the loop do other work in between."""
+async def ask_each(guest_ids: Iterable[str], ask: Callable[[str, Free], None], pace: Pace) -> None:
+    """Call `ask` for each of them at `pace`, with what it calls when the guest has answered; the loop does other work in between."""
     for number, guest_id in enumerate(guest_ids, start=1):
-        ask(guest_id)
+        ask(guest_id, await pace.place())
         if number % STARTS_AT_A_TIME == 0:
             await asyncio.sleep(0)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from guest_contract.methods import GPU_INFO_BOUND_SECONDS
 from vmm_proxy.directory.selector import Guests, Selection
 from vmm_proxy.errors import not_known
-from vmm_proxy.fleet.collect import ask_each
+from vmm_proxy.fleet.collect import Free, ask_each
 from vmm_proxy.fleet.outbox import Outbox
 from vmm_proxy.fleet.outcome import GuestOutcome, ask_gpu_info
+from vmm_proxy.pacing import YOUNG_CALLS_AT_ONCE, Pace
 from vmm_proxy.upstream.passed_metadata import Metadata, deciding
 from vmm_proxy.upstream.pool import Pool
 from vmm_proxy.upstream.question import Question
@@ -134,6 +136,7 @@ class Poller:
         # Guests that have not answered yet.
         self._asking: dict[str, Question | None] = {}
         self._starting: set[asyncio.Task[None]] = set()
+        self._pace = Pace(YOUNG_CALLS_AT_ONCE)
         self._task = asyncio.create_task(self._run())
 
     def add(self, watcher: Watcher) -> None:
@@ -148,7 +151,7 @@ class Poller:
             else:
                 unknown.append(guest_id)
         if unknown:
-            starting = asyncio.create_task(ask_each(unknown, self._ask_first))
+            starting = asyncio.create_task(ask_each(unknown, self._ask_first, self._pace))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
 
@@ -174,24 +177,28 @@ class Poller:
                 watcher.choose()
             wanted = frozenset[str]().union(*(watcher.wanted for watcher in self._watchers))
             self._last = {guest_id: last for guest_id, last in self._last.items() if guest_id in wanted and self._current(last)}
-            await ask_each(sorted(wanted), self._ask)
+            await ask_each(sorted(wanted), self._ask, self._pace)
 
-    def _ask_first(self, guest_id: str) -> None:
+    def _ask_first(self, guest_id: str, free: Free) -> None:
         # Another watcher's question may have been answered before this one's turn came; its outcome went to all who want it.
         last = self._last.get(guest_id)
         if last is None or not self._current(last):
-            self._ask(guest_id)
+            self._ask(guest_id, free)
+        else:
+            free()
 
-    def _ask(self, guest_id: str) -> None:
+    def _ask(self, guest_id: str, free: Free = lambda: None) -> None:
         if guest_id in self._asking:
+            free()
             return
         self._asking[guest_id] = None
         deadline = asyncio.get_running_loop().time() + GPU_INFO_BOUND_SECONDS
-        question = ask_gpu_info(self._pool, guest_id, self._metadata, deadline, self._wall_clock, told=self._told)
+        question = ask_gpu_info(self._pool, guest_id, self._metadata, deadline, self._wall_clock, told=partial(self._told, free))
         if question:
             self._asking[guest_id] = question
 
-    def _told(self, outcome: GuestOutcome) -> None:
+    def _told(self, free: Free, outcome: GuestOutcome) -> None:
+        free()
         guest_id = outcome.guest_id
         del self._asking[guest_id]
         if outcome.wire_bytes <= KEPT_ANSWER_BYTES and self._current(outcome):

@@ -22,7 +22,7 @@ from guest_transport.process.clock import Clock, boottime
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.errors import CallError
 from vmm_proxy.metrics.last_answers import LastKnown, Part
-from vmm_proxy.metrics.pacing import Pace
+from vmm_proxy.pacing import Pace
 from vmm_proxy.upstream.pool import Pool
 from vmm_proxy.upstream.shared_call import Answer
 

@@ -22,7 +22,7 @@ from vmm_proxy.metrics.guest_answers import GuestAnswers
 from vmm_proxy.metrics.guest_series import KeptLines, add_ages, add_answers, add_xid_times, kept_lines
 from vmm_proxy.metrics.labels import own_labels
 from vmm_proxy.metrics.last_answers import LastKnown
-from vmm_proxy.metrics.pacing import LoopTurns
+from vmm_proxy.pacing import LoopTurns
 
 # Where guests come and go faster than a page is made, the last attempt is made in one go; what it needs is mostly there by then.
 ATTEMPTS = 3

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from vmm_proxy.directory.directory import Directory, GuestEntry
 from vmm_proxy.metrics.guest_answers import GuestAnswers
 from vmm_proxy.metrics.last_answers import LastKnown
-from vmm_proxy.metrics.pacing import LoopTurns
+from vmm_proxy.pacing import LoopTurns
 from vmm_proxy.pages.dashboard.history import History
 from vmm_proxy.pages.dashboard.render import Pages
 from vmm_proxy.pages.dashboard.summary import Summary, summary
