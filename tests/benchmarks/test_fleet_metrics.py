@@ -7,6 +7,7 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+
 from benchmarks.fleet_guests import guest_processes
 
 
