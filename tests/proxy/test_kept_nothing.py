@@ -13,7 +13,9 @@ import pytest
 
 from guest_fleet.v1 import fleet_pb2
 from tests.eventually import eventually
+from tests.proxy.dstack_replies import CHUNKED_HEAD, body_of, sends
 from tests.proxy.raw_guest import Behaviour, Stream, raw_guest
+from tests.proxy.raw_http_guest import Behaviour as HttpBehaviour
 from tests.proxy.raw_http_guest import Request, raw_http_guest
 from tests.proxy.running import Proxy
 from vmm_proxy.metrics.guest_answers import GuestAnswers
@@ -88,6 +90,19 @@ async def test_neither_a_channel_over_http_that_was_given_up_nor_its_connection_
         await eventually(lambda: given_up() is None)
         await eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, HttpConnection)])
         over.set()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [sends(body_of(9) + b"\x08", hang_up=True), sends(CHUNKED_HEAD + b"zz\r\n"), sends(b"SSH-2.0\r\n"), sends(body_of(2**30))],
+)
+async def test_a_reply_over_http_that_is_none_leaves_no_connection_behind(
+    proxy: Proxy, sockets: Path, reply: HttpBehaviour
+) -> None:
+    async with raw_http_guest(str(sockets / "g"), reply) as guest:
+        proxy.add("vm1", guest.address)
+        await proxy.failure("vm1")
+        await eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, HttpConnection)])
 
 
 @pytest.mark.parametrize("answer", [lambda stream: stream.answer(b"\xff"), lambda stream: stream.fail("9", "no")])

@@ -149,6 +149,8 @@ class HttpConnection:
                 self.heard = self.heard or not ended
                 self._protocol.receive_data(chunk)
         except h11.RemoteProtocolError as error:
+            # h11 raises it from a frame that knows it: with its traceback it would keep this connection until the garbage is collected.
+            error.__traceback__ = None
             if ended:
                 raise EndedError("the connection was lost during the call") from error
             if error.error_status_hint == _HEAD_TOO_LARGE:
