@@ -23,6 +23,7 @@ NVLINKS_LIMIT = 18
 NVLINK_ERRORS = (161, 162, 163)
 NVLINK_RECOVERIES = (215,)
 RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_NO_SUCH_LINK = (INVALID_ARGUMENT, *NOT_APPLICABLE)
 FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 0, 3  # nvmlGpuFabricState_t
 
 
@@ -112,7 +113,7 @@ class HealthQuestions(NvmlCalls):
         """The fields of every link added up; those that are not there are left out, and without any it is not supported."""
         asked = [(field, link) for link in range(NVLINKS_LIMIT) for field in fields]
         values = self._field_values(device, asked)
-        there = [value for value in values if value.nvmlReturn not in (INVALID_ARGUMENT, *NOT_APPLICABLE)]
+        there = [value for value in values if value[0] not in _NO_SUCH_LINK]
         if not there:
             raise NvmlFailure(NOT_SUPPORTED)
         numbers = [self._field_number(value) for value in there]
