@@ -55,9 +55,8 @@ axe:
 demo: $(READY)
 	@$(BIN)/python demo/demo.py $(if $(ONCE),--once)
 
-# worksteal: the tests of a module stay in one worker, but at the end of a run, so that what a module starts is started once.
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n 4 $(TESTS)
 
 # Real kernels in QEMU's software emulation; a part that is missing (Debian: qemu-system-x86, busybox-static, mmdebstrap, and what `make deb`
 # needs) is printed and skipped. vm-test-vsock leaves out the machines that run a Debian with our packages installed, as root.
