@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guest_api.guest_api_pb2 import GpuDevice, GpuInfoResponse, MigInstance, SystemInfo, XidCount
-from guest_metrics import gpu, guest, table
+from guest_metrics import forms, gpu, guest, table
 from guest_metrics.exposition import Lines
 from guest_metrics.forms import Filled, KeptForm, Sheet
 
@@ -98,7 +99,7 @@ def one_by_one(replies: Sequence[GpuInfoResponse], infos: Sequence[SystemInfo]) 
 def blocks(sheet: Sheet, sources: Sequence[Filled]) -> dict[str, str]:
     for _ in sheet.fill(sources):
         pass
-    return {name: block.decode() for name, block in sheet.blocks.items()}
+    return {name: b"".join(parts).decode() for name, parts in sheet.blocks.items()}
 
 
 def write_gpus(lines: Lines, reply: GpuInfoResponse) -> None:
@@ -110,8 +111,17 @@ def write_gpus(lines: Lines, reply: GpuInfoResponse) -> None:
 @given(
     st.lists(st.tuples(gpu_replies(), gpu_replies()), min_size=1, max_size=4),
     st.lists(st.tuples(system_infos(), system_infos()), min_size=1, max_size=4),
+    # A step may end anywhere.
+    st.sampled_from([1, 2, 3, 7, forms.LINES_AT_ONCE]),
 )
 def test_a_page_from_forms_is_the_page_that_is_made_line_by_line(
+    gpus: list[tuple[GpuInfoResponse, GpuInfoResponse]], systems: list[tuple[SystemInfo, SystemInfo]], lines_at_once: int
+) -> None:
+    with patch.object(forms, "LINES_AT_ONCE", lines_at_once):
+        _the_same_as_line_by_line(gpus, systems)
+
+
+def _the_same_as_line_by_line(
     gpus: list[tuple[GpuInfoResponse, GpuInfoResponse]], systems: list[tuple[SystemInfo, SystemInfo]]
 ) -> None:
     empty = Lines(OWN)

@@ -102,12 +102,12 @@ class FleetPage:
 
 
 def _assembled(
-    form: Format, groups: frozenset[str], own: Sequence[Fragment], sheets: Sequence[Mapping[str, bytes]]
+    form: Format, groups: frozenset[str], own: Sequence[Fragment], sheets: Sequence[Mapping[str, Sequence[bytes]]]
 ) -> list[bytes]:
     page: list[bytes] = []
     for family in table.of_groups(groups):
         lines = "".join(part.lines.get(family.name, "") for part in own)
-        blocks = [block for sheet in sheets if (block := sheet.get(family.name))]
+        blocks = [block for sheet in sheets for block in sheet.get(family.name, ())]
         if lines or blocks:
             page += (f"{header(family, form)}{lines}".encode(), *blocks)
     page.append(ENDS[form])
